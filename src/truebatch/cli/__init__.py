@@ -1,0 +1,1 @@
+"""The `truebatch` command: one file per subcommand."""

@@ -1,0 +1,44 @@
+"""What truebatch raises: the rule, the values by name, then one way out."""
+
+
+class TruebatchError(Exception):
+    """Base of every error that truebatch raises on purpose.
+
+    The message states the rule and the values; `hint`, when there is one, states a way out.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message if hint is None else f"{message}\nHint: {hint}")
+        self.message = message
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
+        return (_rebuild, (type(self), self.message, self.hint), {})
+
+
+def _rebuild(kind: type[TruebatchError], message: str, hint: str | None) -> TruebatchError:
+    return kind(message, hint=hint)
+
+
+class InvalidSpec(TruebatchError):
+    """A sampler's parameters break one of its rules."""
+
+
+class InvalidArgument(TruebatchError):
+    """A number or name given to a function is outside its range."""
+
+
+class CalibrationFailed(TruebatchError):
+    """No noise within reach gives the privacy that was asked for."""
+
+
+class UnknownAnalysis(TruebatchError):
+    """No bound is known for this sampler under this adjacency; none is made up."""
+
+
+class InvalidKey(TruebatchError):
+    """A key has the wrong length, or its file is not kept as a secret."""
+
+
+class MissingExtra(TruebatchError):
+    """An optional package is needed for this and is not installed."""
