@@ -123,8 +123,8 @@ def _window(weights: Array, copies: int, *, widest: int) -> tuple[int, int, floa
     reach_down = math.ceil(np.min((below - _LOG_ALIAS_AIM) / heights)) + 1
     low, high = max(centre - reach_down, 0), min(centre + reach_up, top)
     if high - low + widest > _MAX_POINTS:
-        half = max((_MAX_POINTS - widest) // 2, 1)
-        low, high = max(low, centre - half), min(high, centre + half)
+        shrink = max(_MAX_POINTS - widest, 1) / (high - low)
+        low, high = centre - int((centre - low) * shrink), centre + int((high - centre) * shrink)
     log_above = -math.inf if high == top else float(np.min(above - heights * (high - copies * mean)))
     log_below = -math.inf if low == 0 else float(np.min(below - heights * (copies * mean - low)))
     size = int(next_fast_len(high - low + widest, real=True))

@@ -45,8 +45,8 @@ def log_delta_max_event(
     (D).
 
     >>> log_delta = log_delta_max_event(sigma=0.823258, epsilon=5.0, steps_per_epoch=35813, num_epochs=1)
-    >>> f"{math.exp(log_delta):.4e}"
-    '2.7000e-08'
+    >>> f"{math.exp(log_delta):.3e}"
+    '2.700e-08'
     """
     scale = sigma / math.sqrt(num_epochs)
     stat = MaxStatistic(steps_per_epoch=steps_per_epoch, scale=scale, adjacency=adjacency)

@@ -112,6 +112,14 @@ class MaxStatistic:
     def _log_others(self, threshold: Array) -> Array:
         return np.asarray((self.steps_per_epoch - 1) * log_ndtr(threshold / self.scale))
 
+    def _log_some_other(self, x: float) -> float:
+        """Log of 1 - Phi(C/s)^(S-1), also where Phi(-C/s) is below the smallest double."""
+        C, others = float(self.threshold(x)), self.steps_per_epoch - 1
+        if others == 0:
+            return -math.inf
+        log_one = math.log(others) + float(log_ndtr(-C / self.scale))
+        return log_one if log_one < -600.0 else float(log1mexp(float(self._log_others(np.asarray(C)))))
+
     def _log_raise(self, threshold: Array, centre: float) -> Array:
         """Log r_b: the inverse Mills ratio at (C - b)/s over that at C/s."""
         s, C = self.scale, threshold
@@ -162,7 +170,7 @@ class MaxStatistic:
         gain = log_others + self.log_gap(x, epsilon)
         if gain == -math.inf or epsilon == 0.0:
             return gain
-        cost = epsilon + float(log1mexp(-epsilon)) + float(log1mexp(log_others))
+        cost = epsilon + float(log1mexp(-epsilon)) + self._log_some_other(x)
         return gain + float(log1mexp(cost - gain)) if cost < gain else -math.inf
 
     def log_below(self, x: float, epsilon: float) -> float:

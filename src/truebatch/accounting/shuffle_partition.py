@@ -1,4 +1,4 @@
-"""Dynamic shuffle by the partition of Theorem 3.7 (arXiv 2411.04205): each epoch's maximum, composed downward.
+"""Dynamic shuffle by the partition of Theorem 3.7 (arXiv 2411.04205): each epoch's maximum, in cells.
 
 The maximum of one epoch is cut into cells; merging is post-processing, so E independent epochs reveal at
 least what E copies of the discrete pair (P(cell), Q(cell)) do. The cells are chosen by the maximum's own
