@@ -1,5 +1,16 @@
 """Spec and sigma to epsilon or delta; epsilon and delta to sigma and the cap B."""
 
-from truebatch.accounting.bounds import Adjacency, Bound, DeltaCurve, Direction, Interval
+from truebatch.accounting.bounds import Adjacency, Bound, Direction, Interval
+from truebatch.accounting.calibrate import delta, epsilon, sigma
+from truebatch.accounting.truncation import max_batch_size_by_rule
 
-__all__ = ["Adjacency", "Bound", "DeltaCurve", "Direction", "Interval"]
+__all__ = [
+    "Adjacency",
+    "Bound",
+    "Direction",
+    "Interval",
+    "delta",
+    "epsilon",
+    "max_batch_size_by_rule",
+    "sigma",
+]
