@@ -2,15 +2,18 @@
 
 from truebatch.accounting.bounds import Adjacency, Bound, Direction, Interval
 from truebatch.accounting.calibrate import delta, epsilon, sigma
-from truebatch.accounting.truncation import max_batch_size_by_rule
+from truebatch.accounting.truncation import max_batch_size_by_rule, smallest_max_batch_size
+from truebatch.errors import UnknownAnalysis
 
 __all__ = [
     "Adjacency",
     "Bound",
     "Direction",
     "Interval",
+    "UnknownAnalysis",
     "delta",
     "epsilon",
     "max_batch_size_by_rule",
     "sigma",
+    "smallest_max_batch_size",
 ]

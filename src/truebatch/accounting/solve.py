@@ -27,11 +27,18 @@ def tightest(
     """
     side = Direction.UPPER if upward else Direction.LOWER
     best: tuple[float, str] | None = None
+    failure: CalibrationFailed | None = None
     for curve in curves:
         if curve.direction in (side, Direction.EXACT) and (best is None or improves(curve, best[0])):
-            value = solve(curve)
+            try:
+                value = solve(curve)
+            except CalibrationFailed as error:  # another bound may still be met
+                failure = error
+                continue
             if best is None or (value < best[0] if upward else value > best[0]):
                 best = (value, curve.source)
+    if best is None and failure is not None:
+        raise failure
     return best
 
 

@@ -10,7 +10,14 @@ from scipy.special import betainc, betaln, log1p, xlog1py, xlogy
 from truebatch.accounting.bounds import Adjacency, DeltaCurve, Direction
 from truebatch.accounting.composition import LogInterval, LossModel, MixtureOfModels
 from truebatch.accounting.mixtures import Mixture, MixturePair
-from truebatch.accounting.poisson import log_delta_of_models, log_delta_poisson, step_models
+from truebatch.accounting.poisson import (
+    log_delta_of_models,
+    log_delta_poisson,
+    poisson_curves,
+    step_models,
+)
+from truebatch.accounting.solve import solve_sigma
+from truebatch.errors import CalibrationFailed, InvalidArgument
 
 _NOTHING_TO_GAIN = 5e-5  # relative in delta: Theorem 3.3 at the rule's B costs 1e-5, the ends differ by twice
 TRUNCATION_SHARE = 1e-5  # the part of delta that the paper's rule for B spends on cut batches
@@ -66,6 +73,7 @@ def max_batch_size_by_rule(
     ...     num_examples=36672493, batch_size=1024, num_steps=35813, epsilon=5, delta=2.7e-8)
     1328
     """
+    _require_request(epsilon=epsilon, delta=delta, sigma_overhead=1.0)
     log_allowed = math.log(share) + math.log(delta) - math.log(num_steps) - _log_one_plus_exp(epsilon)
 
     def fits(B: int) -> bool:
@@ -73,6 +81,61 @@ def max_batch_size_by_rule(
         return tail <= log_allowed
 
     return _smallest(fits, batch_size, num_examples)
+
+
+def smallest_max_batch_size(
+    *,
+    num_examples: int,
+    batch_size: int,
+    num_steps: int,
+    epsilon: float,
+    delta: float,
+    sigma_overhead: float,
+) -> int:
+    """The smallest cap B >= b whose sigma is at most (1 + overhead) times that of no cap.
+
+    By the analysis of a uniform cut, which allows a far smaller B than the paper's rule.
+    """
+    _require_request(epsilon=epsilon, delta=delta, sigma_overhead=sigma_overhead)
+    n, b, T = num_examples, batch_size, num_steps
+    if b == n:
+        return n
+    curve = poisson_curves(sampling_prob=b / n, num_steps=T, adjacency=Adjacency.ZERO_OUT)[0]
+    log_delta = math.log(delta)
+    plain = solve_sigma(curve, epsilon=epsilon, log_delta=log_delta, upward=True, guess=1.0)
+    sigma = plain * (1 + sigma_overhead)
+
+    def fits(B: int) -> bool:
+        reached = log_delta_truncated(
+            num_examples=n,
+            batch_size=b,
+            max_batch_size=B,
+            num_steps=T,
+            sigma=sigma,
+            epsilon=epsilon,
+            adjacency=Adjacency.ZERO_OUT,
+        )
+        return reached <= log_delta
+
+    widest = max_batch_size_by_rule(num_examples=n, batch_size=b, num_steps=T, epsilon=epsilon, delta=delta)
+    if not fits(widest):
+        raise CalibrationFailed(
+            f"no cap up to B={widest} keeps sigma within {sigma_overhead:g} of that of no cap.",
+            hint="allow a larger overhead, or use max_batch_size_by_rule.",
+        )
+    return _smallest(fits, b, widest)
+
+
+def _require_request(*, epsilon: float, delta: float, sigma_overhead: float) -> None:
+    if not (0 < delta < 1 and math.isfinite(epsilon) and epsilon >= 0):
+        raise InvalidArgument(
+            f"epsilon must be 0 or more and delta in (0, 1); got epsilon={epsilon}, delta={delta}."
+        )
+    if not 0 < sigma_overhead < math.inf:
+        raise InvalidArgument(
+            f"sigma_overhead must be above 0; got sigma_overhead={sigma_overhead}.",
+            hint="0.001 allows a sigma larger by one part in a thousand.",
+        )
 
 
 def _smallest(fits: Callable[[int], bool], low: int, high: int) -> int:
