@@ -96,8 +96,8 @@ class Schedule:
         """An upper bound on the total variation distance of all batches to the ideal sampler's, rounded up.
 
         Ideal: coins of probability `sampling_prob`. Covers the tables' rounding, and AES blocks being
-        distinct where ideal ones would be independent. Not covered: an attack on AES-256, and for shuffled tiles of
-        more than 4,096 rows one on the Feistel network.
+        distinct where ideal ones would be independent. Not covered: an attack on AES-256, and for shuffled
+        tiles of more than 4,096 rows one on the Feistel network.
         """
         plan = self._plan
         exact = min(plan.distance + Fraction(plan.num_blocks**2, 2**129), Fraction(1))
