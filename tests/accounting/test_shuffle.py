@@ -224,7 +224,7 @@ def test_pld_of_the_same_partition_brackets_the_composed_bound(S, E, sigma, epsi
 
 @pytest.mark.parametrize(("batch_size", "num_epochs"), [(1024, 5), (65536, 5), (65536, 50)])
 def test_dynamic_sigma_is_within_1e_5_of_that_of_the_uncut_maximum(batch_size, num_epochs):
-    """Each cell's mass split between the losses at its two ends, P and Q kept, bounds the maximum from above."""
+    """Each cell split between the losses at its two ends, P and Q kept, bounds the maximum from above."""
     S = round(CRITEO / batch_size)
     sigma = calibrated(log_delta_dynamic_partition, steps_per_epoch=S, num_epochs=num_epochs) * (1 + 1e-5)
     stat = MaxStatistic(steps_per_epoch=S, scale=sigma)

@@ -62,19 +62,22 @@ class Convolution:
     noise: float
 
 
-def convolution_power(weights: Array, copies: int, *, factors: Sequence[Array] = ()) -> list[Convolution]:
-    """Law of a sum of `copies` draws from `weights` on {0, 1, ...}, alone and convolved with each factor.
+def convolution_power(
+    weights: Array, copies: int, *, factors: Sequence[Array] = (), log_alias: float = _LOG_ALIAS_AIM
+) -> list[Convolution]:
+    """Law of a sum of `copies` draws from `weights` on {0, 1, ...} and one from each factor in turn.
 
-    Returns the plain power first, then one convolution per factor, all in one window. Weights and factors are
-    non-negative and sum to at most 1.
+    Returns one convolution per factor, all in one window, or without factors the plain power. Weights and
+    factors are non-negative and sum to at most 1. The window is made wide enough for an alias of about
+    e^log_alias.
     """
-    first, size, alias = _window(weights, copies, widest=max((len(f) for f in factors), default=1))
+    first, size, alias = _window(weights, copies, log_alias, widest=max((len(f) for f in factors), default=1))
     levels = _FFT_ERROR_PER_LEVEL * math.log2(max(size, 2))
     base = rfft(_folded(weights, size))
     power = _integer_power(base, copies)
     carried = levels * copies * float(np.linalg.norm(weights))
     results = []
-    for factor in (None, *factors):
+    for factor in factors or (None,):
         product = power if factor is None else power * rfft(_folded(factor, size))
         probs = np.roll(irfft(product, n=size), -(first % size))
         own = 0.0 if factor is None else levels * float(np.linalg.norm(factor))
@@ -104,8 +107,8 @@ def _folded(weights: Array, size: int) -> Array:
     return np.asarray(padded.reshape(-1, size).sum(axis=0))
 
 
-def _window(weights: Array, copies: int, *, widest: int) -> tuple[int, int, float]:
-    """First index, length and alias bound of a window that holds all but e^_LOG_ALIAS_AIM of the sum.
+def _window(weights: Array, copies: int, log_alias: float, *, widest: int) -> tuple[int, int, float]:
+    """First index, length and alias bound of a window that holds all but about e^log_alias of the sum.
 
     Factors of up to `widest` points may move the sum right by widest - 1.
     """
@@ -113,14 +116,16 @@ def _window(weights: Array, copies: int, *, widest: int) -> tuple[int, int, floa
     mass = float(weights.sum())
     mean = float(weights @ index) / mass
     deviation = math.sqrt(max(float(weights @ (index - mean) ** 2) / mass * copies, 1.0))
-    heights = math.sqrt(-2 * _LOG_ALIAS_AIM) / deviation * 2.0 ** np.arange(-5, 4)
+    # Tilts that suit a Gaussian sum, and those that suit one ruled by a few steps of the full range.
+    gaussian, steep = math.sqrt(-2 * log_alias) / deviation, -log_alias / len(weights)
+    heights = np.concatenate((gaussian * 2.0 ** np.arange(-3, 4), steep * 2.0 ** np.arange(-3, 2)))
     with np.errstate(divide="ignore"):
         log_weights = np.log(weights)
     above = np.array([copies * log_sum_exp(log_weights + h * (index - mean)) for h in heights])
     below = np.array([copies * log_sum_exp(log_weights - h * (index - mean)) for h in heights])
     centre, top = round(copies * mean), copies * (len(weights) - 1)
-    reach_up = math.ceil(np.min((above - _LOG_ALIAS_AIM) / heights)) + 1
-    reach_down = math.ceil(np.min((below - _LOG_ALIAS_AIM) / heights)) + 1
+    reach_up = max(math.ceil(np.min((above - log_alias) / heights)), 0) + 1
+    reach_down = max(math.ceil(np.min((below - log_alias) / heights)), 0) + 1
     low, high = max(centre - reach_down, 0), min(centre + reach_up, top)
     if high - low + widest > _MAX_POINTS:
         shrink = max(_MAX_POINTS - widest, 1) / (high - low)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 
 from truebatch.accounting.bounds import Adjacency, DeltaCurve, Direction
+from truebatch.accounting.shuffle_hull import log_delta_composed, log_delta_one_epoch
 from truebatch.accounting.shuffle_max import MaxStatistic
 from truebatch.accounting.shuffle_partition import log_delta_partition
 from truebatch.errors import InvalidArgument
@@ -16,6 +17,8 @@ from truebatch.errors import InvalidArgument
 # Cutting the maximum into cells moves log delta by up to this as the cells move with sigma and epsilon; the
 # values themselves are lower bounds already.
 _PARTITION_TOLERANCE = 1e-5
+# Likewise as the tests' lattices and ladder of levels move.
+_TESTS_TOLERANCE = 1e-4
 
 
 def log_delta_max_event(
@@ -98,7 +101,16 @@ def persistent_shuffle_lower_curves(
             adjacency=adjacency,
         )
 
-    return (_lower(max_event, "max event of the shuffle pair (Theorem 3.5 with its e^epsilon)", 1e-9),)
+    cheap = _lower(max_event, "max event of the shuffle pair (Theorem 3.5 with its e^epsilon)", 1e-9)
+    if steps_per_epoch == 1:  # already exact
+        return (cheap,)
+
+    def by_tests(sigma: float, epsilon: float) -> float:
+        scale = sigma / math.sqrt(num_epochs)
+        stat = MaxStatistic(steps_per_epoch=steps_per_epoch, scale=scale, adjacency=adjacency)
+        return log_delta_one_epoch(stat, epsilon)
+
+    return (cheap, _lower(by_tests, "certified tests of the shuffle pair", _TESTS_TOLERANCE, dear=True))
 
 
 def dynamic_shuffle_lower_curves(
@@ -121,11 +133,23 @@ def dynamic_shuffle_lower_curves(
         )
 
     source = "partition of each epoch's maximum, composed downward (Theorem 3.7)"
-    return (_lower(by_partition, source, _PARTITION_TOLERANCE),)
+    cheap = _lower(by_partition, source, _PARTITION_TOLERANCE)
+
+    def by_tests(sigma: float, epsilon: float) -> float:
+        stat = MaxStatistic(steps_per_epoch=steps_per_epoch, scale=sigma, adjacency=adjacency)
+        composed = log_delta_composed(stat, copies=num_epochs, epsilon=epsilon)
+        return max(by_partition(sigma, epsilon), composed)
+
+    source = "certified tests of the shuffle pair, their hull composed downward"
+    return (cheap, _lower(by_tests, source, _TESTS_TOLERANCE, dear=True))
 
 
-def _lower(log_delta: Callable[[float, float], float], source: str, tolerance: float) -> DeltaCurve:
-    return DeltaCurve(log_delta=log_delta, direction=Direction.LOWER, source=source, tolerance=tolerance)
+def _lower(
+    log_delta: Callable[[float, float], float], source: str, tolerance: float, *, dear: bool = False
+) -> DeltaCurve:
+    return DeltaCurve(
+        log_delta=log_delta, direction=Direction.LOWER, source=source, tolerance=tolerance, dear=dear
+    )
 
 
 def _check(steps_per_epoch: int, num_epochs: int, adjacency: Adjacency) -> None:

@@ -81,7 +81,7 @@ def log_delta_partition(stat: MaxStatistic, *, copies: int, epsilon: float) -> f
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Focus:
+class Focus:
     """Where the tilted mass of one epoch is: cuts that resolve it, range of losses, tilt, deviation."""
 
     cuts: Array
@@ -92,7 +92,7 @@ class _Focus:
 
 
 def _one_way(stat: MaxStatistic, copies: int, epsilon: float, reverse: bool) -> float:
-    focus = _focus(stat, copies, epsilon, reverse)
+    focus = focus_on(stat, copies, epsilon, reverse)
     if focus is None:
         return -math.inf
     low, high = focus.low, focus.high
@@ -113,7 +113,9 @@ def _one_way(stat: MaxStatistic, copies: int, epsilon: float, reverse: bool) -> 
     return lattice.log_delta(copies=copies, epsilon=epsilon, upward=False, tilt=focus.tilt)
 
 
-def _focus(stat: MaxStatistic, copies: int, epsilon: float, reverse: bool) -> _Focus | None:
+def focus_on(
+    stat: MaxStatistic, copies: int, epsilon: float, reverse: bool, *, log_negligible: float = _LOG_NEGLIGIBLE
+) -> Focus | None:
     """Coarse cuts over all that may matter, narrowed to the tilted mass until they resolve it.
 
     All that may matter: the noise, the raised coordinate, and both tilted to epsilon. Tilting to a loss x
@@ -133,7 +135,7 @@ def _focus(stat: MaxStatistic, copies: int, epsilon: float, reverse: bool) -> _F
         exponents = log_prob + tilt * excess
         weights = np.exp(exponents - exponents.max())
         weights /= weights.sum()
-        held = loss[weights > math.exp(_LOG_NEGLIGIBLE)]
+        held = loss[weights > math.exp(log_negligible)]
         low, high = float(held.min()), float(held.max())
         bounds = (-high, -low) if reverse else (low, high)
         around = np.searchsorted(stat.loss(cuts), bounds)
@@ -142,10 +144,10 @@ def _focus(stat: MaxStatistic, copies: int, epsilon: float, reverse: bool) -> _F
             break
         cuts = np.linspace(cuts[first], cuts[last], _COARSE_CUTS)
     deviation = math.sqrt(float(weights @ (excess - float(weights @ excess)) ** 2))
-    return _Focus(cuts=cuts, low=low, high=high, tilt=tilt, deviation=deviation)
+    return Focus(cuts=cuts, low=low, high=high, tilt=tilt, deviation=deviation)
 
 
-def _cuts_at_losses(stat: MaxStatistic, focus: _Focus, spacing: float, reverse: bool) -> Array:
+def _cuts_at_losses(stat: MaxStatistic, focus: Focus, spacing: float, reverse: bool) -> Array:
     """Cuts where the loss is an odd multiple of spacing / 2, by interpolation: they need not be exact."""
     low, high = (-focus.high, -focus.low) if reverse else (focus.low, focus.high)
     losses = stat.loss(focus.cuts)
