@@ -110,7 +110,7 @@ class Scheme:
         return [row for i, row in enumerate(rows) if i not in dropped]
 
     def fixed_size(self, n: int, b: int, tile_rows: int, t: int) -> list[int]:
-        mean, attempt = min(b + 6 * (math.isqrt(b) + 1), n), 0
+        mean, attempt = min(b + 3 * (math.isqrt(b) + 1), n), 0
         while True:
             rows = self.poisson(n, (mean << 64) // n, tile_rows, t, attempt)
             if len(rows) >= b:

@@ -71,7 +71,7 @@ class KeyStream:
         if counter.size and counter.max() >> _LOW_COUNTER_BITS:
             low = low | (counter >> np.uint64(_LOW_COUNTER_BITS) << np.uint64(STEP_BITS))
             counter = counter & np.uint64((1 << _LOW_COUNTER_BITS) - 1)
-        shape = np.broadcast_shapes(low.shape, high.shape, counter.shape)
+        shape = np.broadcast(low, high, counter).shape
         source = np.empty((*shape, 2), dtype=_WORD)
         source[..., 0] = low
         np.bitwise_or(high, counter, out=source[..., 1])

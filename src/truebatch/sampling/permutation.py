@@ -14,6 +14,7 @@ MAX_TILE_ROWS = 2**30
 
 _LANES = 8  # 16-bit words in a block: one block serves this many rounds for one input half
 _LANE_SHIFT = 16
+_MOST_TABULATED = 2**20
 
 
 def num_rounds(*, bits: int) -> int:
@@ -113,35 +114,30 @@ class Feistel:
         """The images of the values, each in its own tile's permutation; tiles in increasing order."""
         if not value.size:
             return value
-        left, right = value >> self._right_bits, value & ((1 << self._right_bits) - 1)
-        num_tiles = int(tile[-1] - tile[0]) + 1
-        num_blocks = num_tiles * (-(-self._rounds // _LANES)) << self._right_bits
+        bits, num_tiles = self._right_bits, int(tile[-1] - tile[0]) + 1
+        num_lanes = -(-self._rounds // _LANES)
+        num_blocks = num_tiles * num_lanes << bits
         # Whole tables of the round functions pay off once most entries are read, and while they stay small.
-        tabulate = num_blocks <= 2 * value.size * self._rounds and num_blocks <= 2**22
-        words = self._table(epoch, tile) if tabulate else None
-        for i in range(self._rounds):
-            half, mask = (right, self._left_bits) if i % 2 == 0 else (left, self._right_bits)
-            if words is None:
-                word = self._direct(epoch, tile, half, i)
-            else:
-                word = words[i].take((tile - tile[0] << self._right_bits) | half)
-            flips = word.astype(np.int64) & ((1 << mask) - 1)
-            if i % 2 == 0:
-                left = left ^ flips
-            else:
-                right = right ^ flips
-        return left << self._right_bits | right
+        tabulate = num_blocks <= 2 * value.size * self._rounds and num_blocks <= _MOST_TABULATED
+        # Each half carries its tile's place in the table above its own bits.
+        place = (tile - tile[0]) << bits
+        left, right = place | value >> bits, place | value & ((1 << bits) - 1)
+        for lane in range(num_lanes):
+            table = self._table(epoch, tile, lane) if tabulate else None
+            for i in range(lane * _LANES, min((lane + 1) * _LANES, self._rounds)):
+                source, target = (left, right) if i % 2 else (right, left)
+                if table is None:
+                    words = self._words(epoch, tile, lane, source & ((1 << bits) - 1))[:, i % _LANES]
+                else:
+                    words = table[:, i % _LANES][source]
+                target ^= words & np.uint16((1 << (self._right_bits if i % 2 else self._left_bits)) - 1)
+        result: Int64s = (left - place) << bits | (right - place)
+        return result
 
-    def _direct(self, epoch: int, tile: Int64s, half: Int64s, i: int) -> npt.NDArray[np.uint16]:
-        blocks = self._stream.draw(Purpose.ROUND, epoch, tile, (i // _LANES << _LANE_SHIFT) + half)
-        return blocks.view("<u2")[:, i % _LANES]
-
-    def _table(self, epoch: int, tile: Int64s) -> npt.NDArray[np.uint16]:
-        """F of every round, tile and half: indexed by round, then by (tile, half)."""
+    def _table(self, epoch: int, tile: Int64s, lane: int) -> npt.NDArray[np.uint16]:
+        """The words of eight rounds, one line for each (tile, half)."""
         tiles = np.arange(tile[0], tile[-1] + 1)
-        halves = np.arange(1 << self._right_bits)
-        lanes = []
-        for lane in range(-(-self._rounds // _LANES)):
-            blocks = self._stream.draw(Purpose.ROUND, epoch, tiles[:, None], (lane << _LANE_SHIFT) + halves)
-            lanes.append(blocks.reshape(-1, 2).view("<u2").T)
-        return np.concatenate(lanes)
+        return self._words(epoch, tiles[:, None], lane, np.arange(1 << self._right_bits)).reshape(-1, _LANES)
+
+    def _words(self, epoch: int, tile: Int64s, lane: int, half: Int64s) -> npt.NDArray[np.uint16]:
+        return self._stream.draw(Purpose.ROUND, epoch, tile, (lane << _LANE_SHIFT) + half).view("<u2")

@@ -24,7 +24,7 @@ from truebatch.specs import (
 
 # Fixed-size batches are cut from Poisson batches with this many standard deviations of rows to spare.
 # Fewer would mean more steps drawn twice, more means more rows drawn and dropped.
-SPARE_DEVIATIONS = 6
+SPARE_DEVIATIONS = 3
 
 _MOST_STEPS = 2**40
 _MOST_BATCH = 2**32

@@ -87,25 +87,26 @@ class PoissonPlan:
         if start == stop:
             return
         first, last = self.tiling.touched(start, stop)
-        K = self.tiling.num_tiles if self._needs_totals else last
-        size = CHUNK // max(K, (last - first) * self._cell_width)
-        for chunk in chunks(steps, size):
+        K = last if self._cap is None else self.tiling.num_tiles
+        for chunk in chunks(steps, CHUNK // max(K, (last - first) * self._cell_width)):
             units, counts = self._units_and_counts(chunk, num_tiles=K)
-            before = counts[:, :first].sum(axis=1)
             inside = counts[:, first:last]
-            rows = self._rows(chunk, units[:, first:last], inside)
-            per_step = inside.sum(axis=1)
-            at = np.repeat(np.arange(len(chunk)), per_step)
-            slot = np.arange(len(rows)) + np.repeat(before - running(per_step)[:-1], per_step)
-            keep = (rows >= start) & (rows < stop)
-            if self._needs_totals:
-                slot, kept = self._close_gaps(chunk, counts.sum(axis=1), at, slot)
-                keep &= kept
-            yield Placements(step=chunk[at[keep]], slot=slot[keep], row=rows[keep])
+            row = self._rows(chunk, units[:, first:last], inside)
+            ends = running(inside.sum(axis=1))
+            lead = counts[:, :first].sum(axis=1) - ends[:-1]
+            at, place, row = self._between(start, stop, ends, row)
+            slot = place + lead[at]
+            if self._cap is not None:
+                at, slot, row = self._close_gaps(chunk, counts.sum(axis=1), at, slot, row)
+            yield Placements(step=chunk[at], slot=slot, row=row)
 
-    @property
-    def _needs_totals(self) -> bool:
-        return self._cap is not None
+    def _between(self, start: int, stop: int, ends: Int64s, row: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """Of rows listed step by step, those in [start, stop): step's index, place in the list, row."""
+        R, n = self.tiling.tile_rows, self.tiling.num_rows
+        if start % R == 0 and (stop % R == 0 or stop == n):
+            return np.repeat(np.arange(len(ends) - 1), np.diff(ends)), np.arange(len(row)), row
+        place = np.flatnonzero((row >= start) & (row < stop))
+        return np.searchsorted(ends, place, side="right") - 1, place, row[place]
 
     def _units_and_counts(self, steps: Int64s, *, num_tiles: int | None = None) -> tuple[Int64s, Int64s]:
         """For each (step, tile): the unit of its streams (which names the attempt), and how many members."""
@@ -174,12 +175,12 @@ class PoissonPlan:
         return over, words.ravel()[present(words, sizes)].astype(np.int64), sizes
 
     def _close_gaps(
-        self, steps: Int64s, totals: Int64s, at: Int64s, rank: Int64s
-    ) -> tuple[Int64s, npt.NDArray[np.bool_]]:
-        """Slots after the cut, and who survives it, from positions before the cut."""
+        self, steps: Int64s, totals: Int64s, at: Int64s, rank: Int64s, row: Int64s
+    ) -> tuple[Int64s, Int64s, Int64s]:
+        """What survives the cut, from positions (step's index, position, row) before it."""
         over, ranks, sizes = self._dropped(steps, totals)
         if not len(over):
-            return rank, np.ones(len(rank), dtype=np.bool_)
+            return at, rank, row
         # One increasing list over all steps: (step, dropped position) as a single number.
         stride = int(totals.max()) + 1
         dropped = np.repeat(over, sizes) * stride + ranks
@@ -188,5 +189,5 @@ class PoissonPlan:
         lost = np.zeros(len(steps), dtype=np.int64)
         lost[over] = sizes
         slot = rank - (place - running(lost)[at])
-        hit = dropped[np.minimum(place, len(dropped) - 1)] == here
-        return slot, ~hit
+        survives = dropped[np.minimum(place, len(dropped) - 1)] != here
+        return at[survives], slot[survives], row[survives]
