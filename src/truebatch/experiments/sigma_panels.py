@@ -76,7 +76,7 @@ def _canvas(title: str, layout: Layout, pairs: Pairs) -> Figure:
     # The blank second line keeps the room in which the settings are set in a lighter face.
     canvas.suptitle(f"{title}\n", fontsize=14, fontweight="bold")
     canvas.text(0.5, 0.93, _settings(pairs), ha="center", va="center", color="#333333")
-    _legend(canvas, handles, _note(pairs))
+    _legend(canvas, handles, columns=1 + len(layout.panels), note=_note(pairs))
     return canvas
 
 
@@ -164,7 +164,7 @@ def _scales(axes: Axes, layout: Layout, ticks: list[float]) -> None:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: axis.tick(x)))
         axes.xaxis.set_minor_locator(NullLocator())
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     if layout.log_sigma:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -175,6 +175,7 @@ def _scales(axes: Axes, layout: Layout, ticks: list[float]) -> None:
 
 
 def _limits(axes: Axes, layout: Layout, tracks: list[_Track]) -> None:
+    axes.autoscale_view()  # otherwise put off until the figure is drawn, too late for labels
     if not layout.log_sigma:
         axes.set_ylim(bottom=0)
     floor = [track for track in tracks if track.curve == layout.vacuous_above]
@@ -197,10 +198,11 @@ def _limits(axes: Axes, layout: Layout, tracks: list[_Track]) -> None:
 
 
 def _end_labels(axes: Axes, tracks: list[_Track]) -> None:
-    """The short names at the right edge, moved apart where curves meet; one label for curves that coincide."""
+    """The short names at the right edge, moved apart where they meet; one for curves that coincide."""
     to_panel = axes.transData + axes.transAxes.inverted()
     places: dict[float, list[_Track]] = {}
-    for track in tracks:
+    end = max(x for track in tracks for x in track.x)
+    for track in (track for track in tracks if track.x[-1] == end):
         height = float(to_panel.transform((track.x[-1], track.low[-1]))[1])
         near = next((y for y in places if abs(y - height) < _LABEL_GAP / 4), height)
         places.setdefault(near, []).append(track)
@@ -243,12 +245,12 @@ def _start(group: list[float], gap: float) -> float:
     return sum(group) / len(group) - gap * (len(group) - 1) / 2
 
 
-def _legend(canvas: Figure, handles: dict[str, Any], note: str) -> None:
+def _legend(canvas: Figure, handles: dict[str, Any], *, columns: int, note: str) -> None:
     legend = canvas.legend(
         list(handles.values()),
         [INKS[curve].legend for curve in handles],
         loc="outside lower center",
-        ncols=3 if len(handles) > 4 else 2,
+        ncols=columns,
         frameon=False,
         handlelength=3.2,
         columnspacing=2.4,
@@ -290,4 +292,9 @@ def _note(pairs: Pairs) -> str:
     for short, epochs in hidden.items():
         span = f"{min(epochs):g}" + (f" to {max(epochs):g}" if len(epochs) > 1 else "")
         lines.append(f"{short} at {span} epochs is left out: its bounds take minutes and were not asked for.")
+    readings = dict.fromkeys(INKS[p.curve].short for p, _ in pairs if p.curve != p.spec.name)
+    if readings:
+        lines.append(
+            f"{', '.join(readings)}: an upper bound read in its own favour, an estimate and not a bound."
+        )
     return "\n".join(lines)
