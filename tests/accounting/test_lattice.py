@@ -27,9 +27,7 @@ def delta_by_enumeration(loss, *, copies, epsilon):
 
 def gaussian(*, sigma, spacing, upward):
     """The loss of N(1, sigma^2) against N(0, sigma^2) is N(1/(2 sigma^2), 1/sigma^2)."""
-    edges = spacing * np.arange(
-        math.floor(-14 / sigma / spacing), math.ceil((14 / sigma + 9 / sigma**2) / spacing)
-    )
+    edges = spacing * np.arange(math.floor(-14 / sigma / spacing), math.ceil((20 / sigma + 3) / spacing))
     z = sigma * (edges - 0.5 / sigma**2)
     big = np.where(z[1:] > 0, log_ndtr(-z[:-1]), log_ndtr(z[1:]))
     small = np.where(z[1:] > 0, log_ndtr(-z[1:]), log_ndtr(z[:-1]))
