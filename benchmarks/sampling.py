@@ -205,9 +205,8 @@ def main() -> None:
             versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             continue
-    print(
-        f"{datetime.date.today()}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, Python {platform.python_version()}, {', '.join(versions)}"
-    )
+    print(f"{datetime.date.today()}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"Python {platform.python_version()}, {', '.join(versions)}")
     for b in (1024, 65_536):
         compare(b, options.rounds)
     by_rows(options.rounds)

@@ -136,7 +136,7 @@ class PoissonPlan:
         """The members of all these cells, cell by cell, sorted in each."""
         steps = np.repeat(steps, units.shape[1])
         units, counts = units.ravel(), counts.ravel()
-        size = max(1, 2 * CHUNK // self._cell_width)
+        size = max(1, CHUNK // self._cell_width)
         parts = [
             self._members(steps[i : i + size], units[i : i + size], counts[i : i + size])
             for i in range(0, len(steps), size)

@@ -136,10 +136,10 @@ class Schedule:
         Guarantees:
           - members(step)[slot] == row for each placement, and no placement of these rows is missing.
         """
-        parts = list(self.placement_blocks(start, stop, steps=steps))
-        empty = np.empty(0, dtype=np.int64)
-        columns = zip(*parts, (empty,) * 3, strict=True)
-        return Placements(*(np.concatenate(column) for column in columns))
+        blocks = self.placement_blocks(start, stop, steps=steps)
+        num_steps = self.spec.num_steps if steps is None else len(steps)
+        mean = (stop - start) * num_steps * float(self._sampling_prob)
+        return _joined(blocks, room=int(mean + 6 * math.sqrt(mean)) + 64)
 
     def placement_blocks(
         self, start: int, stop: int, *, steps: Steps | Sequence[int] | None = None
@@ -186,6 +186,22 @@ class Schedule:
 
     def __repr__(self) -> str:
         return f"Schedule({self.spec!r}, fingerprint={self.fingerprint()[:16]}...)"
+
+
+def _joined(blocks: Iterator[Placements], *, room: int) -> Placements:
+    """All blocks as one, written where they belong as they come: small pieces that pile up cost far more."""
+    columns = [np.empty(room, dtype=np.int64) for _ in Placements._fields]
+    end = 0
+    for block in blocks:
+        start, end = end, end + len(block.row)
+        if end > room:
+            room = end + end // 2
+            columns = [
+                np.concatenate((column[:start], np.empty(room - start, np.int64))) for column in columns
+            ]
+        for column, piece in zip(columns, block, strict=True):
+            column[start:end] = piece
+    return Placements(*(column[:end] for column in columns))
 
 
 def _whole(name: str, value: Any) -> int:

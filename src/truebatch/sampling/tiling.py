@@ -14,7 +14,7 @@ Steps = range | Int64s
 
 # Working memory of either view, in array entries at a time. Large enough to hide numpy's cost per call,
 # small enough to stay near the caches.
-CHUNK = 2**17
+CHUNK = 2**18
 
 _LEAST_PER_CELL, _MOST_PER_CELL = 128, 1024
 
