@@ -91,13 +91,13 @@ def test_the_same_numbers_give_the_same_bytes(cache_dir, tmp_path):
 
 
 def test_a_curve_of_which_nothing_is_known_is_left_out_and_said_so():
-    from truebatch.experiments import sigma_panels
+    from truebatch.experiments import sigma_captions, sigma_panels
 
     grid = [p for p in GRIDS["sigma-by-epochs"] if p.curve == "balls_and_bins"]
     unknown = Answer(lower=None, upper=2.0, source_lower="not asked for", source_upper="no amplification")
     pairs = [(point, unknown) for point in grid]
     assert sigma_panels._tracks(FIGURES["sigma-by-epochs"].layout.axis, pairs) == []
-    assert "(B&B) at 1 to 3 epochs is left out" in sigma_panels._note(pairs)
+    assert "(B&B) at 1 to 3 epochs is left out" in sigma_captions.note(pairs)
 
 
 def test_draw_figure_computes_draws_and_is_fast_the_second_time(tmp_path, monkeypatch):

@@ -21,12 +21,10 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
+from truebatch.experiments.sigma_captions import Pairs, note, settings
 from truebatch.experiments.sigma_grids import Point, nominal_epochs
 from truebatch.experiments.sigma_inks import INKS, Axis, Ink, Layout
 from truebatch.experiments.sigma_points import Answer
-from truebatch.specs import Poisson
-
-Pairs = Sequence[tuple[Point, Answer]]
 
 _DPI = 150
 _LINE = 2e-3  # relative; a band narrower than this is narrower than a line, and drawn as one
@@ -75,8 +73,8 @@ def _canvas(title: str, layout: Layout, pairs: Pairs) -> Figure:
     panels[0].set_ylabel("noise multiplier σ" + (", log scale" if layout.log_sigma else ""))
     # The blank second line keeps the room in which the settings are set in a lighter face.
     canvas.suptitle(f"{title}\n", fontsize=14, fontweight="bold")
-    canvas.text(0.5, 0.93, _settings(pairs), ha="center", va="center", color="#333333")
-    _legend(canvas, handles, columns=1 + len(layout.panels), note=_note(pairs))
+    canvas.text(0.5, 0.93, settings(pairs), ha="center", va="center", color="#333333")
+    _legend(canvas, handles, columns=1 + len(layout.panels), note=note(pairs))
     return canvas
 
 
@@ -259,42 +257,3 @@ def _legend(canvas: Figure, handles: dict[str, Any], *, columns: int, note: str)
     )
     legend.get_title().set_color("#555555")
     legend.get_title().set_multialignment("center")
-
-
-def _settings(pairs: Pairs) -> str:
-    """What does not change over the figure, with the notion of neighbours it is all about."""
-    points = [point for point, _ in pairs]
-    parts = []
-    epsilons, batch_sizes = {p.epsilon for p in points}, {p.spec.batch_size for p in points}
-    if len(epsilons) == 1:
-        parts.append(f"ε = {epsilons.pop():g}")
-    parts += [f"δ = {_scientific(delta)}" for delta in sorted({p.delta for p in points})]
-    if len(batch_sizes) == 1:
-        parts.append(f"b = {batch_sizes.pop():,}")
-    exact = [p.spec.num_examples for p in points if isinstance(p.spec, Poisson)]
-    parts.append(f"n = {exact[0]:,}" if exact else f"n ≈ {points[0].spec.num_examples / 1e6:.1f} million")
-    parts += [f"{kind} adjacency" for kind in sorted({p.adjacency.value for p in points})]
-    return ",   ".join(parts)
-
-
-def _scientific(x: float) -> str:
-    digits, power = f"{x:.6e}".split("e")
-    return f"{float(digits):g} × $10^{{{int(power)}}}$"
-
-
-def _note(pairs: Pairs) -> str:
-    """How to read the bands, and which curves are left out because nothing of their own is known."""
-    lines = ["A band reaches from the σ that is provably needed to the σ that suffices. A line is both."]
-    hidden: dict[str, set[float]] = {}
-    for point, answer in pairs:
-        if answer.lower is None and point.curve == point.spec.name:
-            hidden.setdefault(INKS[point.curve].short, set()).add(nominal_epochs(point.spec))
-    for short, epochs in hidden.items():
-        span = f"{min(epochs):g}" + (f" to {max(epochs):g}" if len(epochs) > 1 else "")
-        lines.append(f"{short} at {span} epochs is left out: its bounds take minutes and were not asked for.")
-    readings = dict.fromkeys(INKS[p.curve].short for p, _ in pairs if p.curve != p.spec.name)
-    if readings:
-        lines.append(
-            f"{', '.join(readings)}: an upper bound read in its own favour, an estimate and not a bound."
-        )
-    return "\n".join(lines)
