@@ -1,0 +1,245 @@
+"""Calibrations of the paper's settings, timed: ours, beside dp_accounting, prv_accountant and RDP.
+
+    python benchmarks/accounting.py --quick
+
+prints three tables as markdown. The first one has sigma of Poisson batches by every accountant that is
+installed, with the time it took and its error against ours; the second the time of every sampler against its
+goal; the third what happens when four processes calibrate at once and nobody pins their threads.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import metadata, util
+
+from truebatch import accounting
+from truebatch.experiments.sigma_grids import BATCH_SIZES, DELTA, EPSILON, paper_specs
+from truebatch.specs import Sampler
+
+QUICK_SIZES = (1_024, 16_384, 262_144)
+PRV_EPSILON_ERROR = 0.01
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+CHILDREN = 4
+PATIENCE = 3.0  # times the slowdown that sharing the cores fairly explains
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """Another accountant: its package, and how it finds sigma for (q, T)."""
+
+    name: str
+    package: str
+    sigma: Callable[[float, int], float]
+
+
+def pld(interval: float) -> Peer:
+    def sigma(q: float, steps: int) -> float:
+        from dp_accounting import NeighboringRelation  # noqa: PLC0415 - an optional peer
+        from dp_accounting.pld.pld_privacy_accountant import PLDAccountant  # noqa: PLC0415 - an optional peer
+
+        relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+        return _calibrated(lambda: PLDAccountant(relation, interval), q, steps)
+
+    return Peer(name=f"PLD, {interval:.0e}", package="dp-accounting", sigma=sigma)
+
+
+def rdp() -> Peer:
+    def sigma(q: float, steps: int) -> float:
+        from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant  # noqa: PLC0415 - an optional peer
+
+        return _calibrated(RdpAccountant, q, steps)
+
+    return Peer(name="RDP", package="dp-accounting", sigma=sigma)
+
+
+def _calibrated(make_accountant: Callable[[], object], q: float, steps: int) -> float:
+    import dp_accounting as dpa  # noqa: PLC0415 - an optional peer
+
+    def event(sigma: float) -> object:
+        step = dpa.PoissonSampledDpEvent(q, dpa.GaussianDpEvent(sigma))
+        return dpa.SelfComposedDpEvent(step, steps)
+
+    bracket = dpa.ExplicitBracketInterval(0.2, 2.0)
+    return float(dpa.calibrate_dp_mechanism(make_accountant, event, EPSILON, DELTA, bracket, tol=1e-6))
+
+
+def prv() -> Peer:
+    def sigma(q: float, steps: int) -> float:
+        from prv_accountant.dpsgd import find_noise_multiplier  # noqa: PLC0415 - an optional peer
+
+        return float(
+            find_noise_multiplier(
+                sampling_probability=q,
+                num_steps=steps,
+                target_epsilon=EPSILON,
+                target_delta=DELTA,
+                eps_error=PRV_EPSILON_ERROR,
+            )
+        )
+
+    return Peer(name=f"PRV, {PRV_EPSILON_ERROR:g}", package="prv-accountant", sigma=sigma)
+
+
+def installed(peers: Iterable[Peer]) -> list[Peer]:
+    """The peers that are there; one clear line for each that is not."""
+    there = []
+    for peer in peers:
+        if util.find_spec(peer.package.replace("-", "_")) is None:
+            print(f"{peer.name}: left out, `pip install {peer.package}` adds it", file=sys.stderr)
+        else:
+            there.append(peer)
+    return there
+
+
+def paper_spec(
+    kind: str, *, batch_size: int = 65_536, num_epochs: int = 1, epsilon: float = EPSILON
+) -> Sampler:
+    specs = paper_specs(batch_size=batch_size, num_epochs=num_epochs, epsilon=epsilon, delta=DELTA)
+    return next(spec for spec in specs if spec.name == kind)
+
+
+def timed(function: Callable[[], object]) -> tuple[object, float]:
+    start = time.perf_counter()
+    return function(), time.perf_counter() - start
+
+
+def poisson_table(batch_sizes: Iterable[int], peers: list[Peer]) -> None:
+    print("## sigma of Poisson batches, one epoch\n")
+    row("b", "accountant", "sigma", "seconds", "times slower", "error against ours")
+    row(*["---:", "---", "---:", "---:", "---:", "---:"])
+    accounting.sigma(
+        paper_spec("poisson", batch_size=3_000), epsilon=EPSILON, delta=DELTA
+    )  # imports, warm-up
+    for b in batch_sizes:
+        spec = paper_spec("poisson", batch_size=b)
+        ends, ours = timed(lambda spec=spec: accounting.sigma(spec, epsilon=EPSILON, delta=DELTA))
+        width = ends.upper.value / ends.lower.value - 1
+        row(f"{b:,}", "truebatch", f"{ends.upper.value:.9f}", f"{ours:.2f}", "1", f"bracket {width:.1e}")
+        for peer in peers:
+            try:
+                value, seconds = timed(lambda p=peer, s=spec: p.sigma(s.sampling_prob, s.num_steps))
+            except Exception as error:  # a peer may fail; that is a result, and the others still count
+                row(f"{b:,}", peer.name, f"failed: {type(error).__name__}", "", "", "")
+                continue
+            off = value / ends.upper.value - 1
+            row(f"{b:,}", peer.name, f"{value:.9f}", f"{seconds:.2f}", f"{seconds / ours:.0f}", f"{off:+.1e}")
+    print()
+
+
+def sampler_table(*, slow: bool) -> None:
+    cases = [
+        ("deterministic", 5, EPSILON, False, None),
+        ("poisson", 1, EPSILON, False, 0.3),
+        ("poisson", 5, EPSILON, False, 0.3),
+        ("poisson", 1, 32.0, False, 0.3),
+        ("poisson", 1, 256.0, False, 5.0),
+        ("truncated_poisson", 5, EPSILON, False, None),
+        ("persistent_shuffle", 1, EPSILON, False, 0.02),
+        ("persistent_shuffle", 5, EPSILON, False, 0.02),
+        ("dynamic_shuffle", 5, EPSILON, False, 2.0),
+        ("dynamic_shuffle", 50, EPSILON, False, 10.0),
+        ("balls_and_bins", 1, EPSILON, False, 1.0),
+    ]
+    if slow:
+        cases += [("dynamic_shuffle", 5, EPSILON, True, 20.0), ("balls_and_bins", 5, EPSILON, True, None)]
+    print("## every sampler, b = 65,536\n")
+    row("sampler", "epochs", "epsilon", "sigma, lower", "sigma, upper", "seconds", "goal")
+    row(*["---", "---:", "---:", "---:", "---:", "---:", "---:"])
+    for kind, num_epochs, epsilon, dear, goal in cases:
+        spec = paper_spec(kind, num_epochs=num_epochs, epsilon=epsilon)
+        ends, seconds = timed(
+            lambda s=spec, e=epsilon, d=dear: accounting.sigma(s, epsilon=e, delta=DELTA, dear=d)
+        )
+        low, high = (f"{bound.value:.9f}" for bound in (ends.lower, ends.upper))
+        name = f"{kind}, dear bounds" if dear else kind
+        row(
+            name, num_epochs, f"{epsilon:g}", low, high, f"{seconds:.3f}", "" if goal is None else f"{goal:g}"
+        )
+    print()
+
+
+def contention_table() -> bool:
+    """Whether four unpinned processes at once are slowed only by sharing the cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    alone = max(_children(1))
+    together = _children(CHILDREN)
+    fair = max(1.0, CHILDREN / cores)
+    ratio = max(together) / alone
+    print(f"## {CHILDREN} processes at once on {cores} cores, threads not pinned\n")
+    row("", "seconds")
+    row("---", "---:")
+    row("one alone", f"{alone:.2f}")
+    row(f"slowest of {CHILDREN}", f"{max(together):.2f}")
+    row("times slower", f"{ratio:.1f}")
+    row("explained by the cores", f"{fair:.1f}")
+    print()
+    return ratio <= PATIENCE * fair
+
+
+def _children(count: int) -> list[float]:
+    environment = {k: v for k, v in os.environ.items() if k not in THREAD_VARIABLES}
+    command = [sys.executable, os.path.abspath(__file__), "--child"]
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(count)
+    ]
+    return [json.loads(process.communicate()[0]) for process in running]
+
+
+def child() -> None:
+    """The work of one of several processes: two calibrations, without the time to import."""
+
+    def work() -> None:
+        for kind in ("poisson", "dynamic_shuffle"):
+            accounting.sigma(paper_spec(kind, num_epochs=5), epsilon=EPSILON, delta=DELTA)
+
+    print(json.dumps(timed(work)[1]))
+
+
+def row(*cells: object) -> None:
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+
+
+def versions() -> str:
+    names = ("truebatch", "numpy", "scipy", "dp-accounting", "prv-accountant")
+    found = {name: _version(name) for name in names}
+    return ", ".join(f"{name} {version}" for name, version in found.items() if version)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="three batch sizes instead of nine")
+    parser.add_argument(
+        "--slow", action="store_true", help="add PLD at 1e-5 (two minutes each) and dear bounds"
+    )
+    parser.add_argument("--no-peers", action="store_true", help="time only our own calibrations")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child()
+        return 0
+    peers = [rdp(), pld(1e-3), pld(1e-4), *([pld(1e-5)] if options.slow else []), prv()]
+    print(f"epsilon = {EPSILON:g}, delta = {DELTA:g}, n = 36,672,493; {versions()}\n")
+    poisson_table(QUICK_SIZES if options.quick else BATCH_SIZES, [] if options.no_peers else installed(peers))
+    sampler_table(slow=options.slow)
+    calm = contention_table()
+    if not calm:
+        print("Contention: times exploded.", file=sys.stderr)
+    return 0 if calm else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
