@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from truebatch.keys import Key
 from truebatch.sampling.blocks import KeyStream, Purpose
-from truebatch.sampling.subsets import Cells, absent, choose, present, uniform_words
+from truebatch.sampling.subsets import Cells, absent, choose, uniform_words, values
 
 STREAM = KeyStream(Key.for_tests(21))
 
@@ -74,9 +74,11 @@ def test_cells_do_not_depend_on_their_neighbours():
         assert alone[0, : i * 10].tolist() == together[i, : i * 10].tolist()
 
 
-def test_present_lists_the_values_cell_by_cell():
-    words = np.array([[1, 2, 9], [9, 9, 9], [4, 9, 9]], dtype=np.uint32)
-    assert words.ravel()[present(words, np.array([2, 0, 1]))].tolist() == [1, 2, 4]
+@pytest.mark.parametrize("width", [3, 40_000])
+def test_values_are_listed_cell_by_cell(width):
+    words = np.full((3, width), 9, dtype=np.uint32)
+    words[0, :2], words[2, 0] = (1, 2), 4
+    assert values(words, np.array([2, 0, 1])).tolist() == [1, 2, 4]
 
 
 @pytest.mark.parametrize("limit", [1, 5, 64, 2**31 + 1])

@@ -3,7 +3,7 @@
 import numpy as np
 
 from truebatch.sampling.blocks import Int64s, KeyStream, Purpose
-from truebatch.sampling.subsets import Cells, choose, present, uniform_words
+from truebatch.sampling.subsets import Cells, choose, uniform_words, values
 from truebatch.sampling.tables import poisson_table
 from truebatch.sampling.tiling import running
 
@@ -50,6 +50,6 @@ class BinSizes:
             steps=np.array([epoch]), units=np.array([0]), limits=np.array([total]), sizes=np.array([-missing])
         )
         words = choose(self._stream, Purpose.BIN_DROP, cells)
-        taken = words.ravel()[present(words, cells.sizes)].astype(np.int64)
+        taken = values(words, cells.sizes).astype(np.int64)
         edges = running(sizes)
         return sizes - np.diff(np.searchsorted(taken, edges))

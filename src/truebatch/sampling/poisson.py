@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from truebatch.sampling.blocks import Int64s, KeyStream, Purpose
-from truebatch.sampling.subsets import Cells, choose, present
+from truebatch.sampling.subsets import Cells, choose, values
 from truebatch.sampling.tables import binomial_table
 from truebatch.sampling.tiling import CHUNK, Placements, Steps, Tiling, chunks, running
 
@@ -94,19 +94,19 @@ class PoissonPlan:
             row = self._rows(chunk, units[:, first:last], inside)
             ends = running(inside.sum(axis=1))
             lead = counts[:, :first].sum(axis=1) - ends[:-1]
-            at, place, row = self._between(start, stop, ends, row)
-            slot = place + lead[at]
-            if self._cap is not None:
-                at, slot, row = self._close_gaps(chunk, counts.sum(axis=1), at, slot, row)
-            yield Placements(step=chunk[at], slot=slot, row=row)
+            per_step, place, row = self._between(start, stop, ends, row)
+            placed = Placements(
+                step=np.repeat(chunk, per_step), slot=place + np.repeat(lead, per_step), row=row
+            )
+            yield self._close_gaps(chunk, counts.sum(axis=1), per_step, placed)
 
     def _between(self, start: int, stop: int, ends: Int64s, row: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-        """Of rows listed step by step, those in [start, stop): step's index, place in the list, row."""
+        """Of rows listed step by step, those in [start, stop): how many per step, place in the list, row."""
         R, n = self.tiling.tile_rows, self.tiling.num_rows
         if start % R == 0 and (stop % R == 0 or stop == n):
-            return np.repeat(np.arange(len(ends) - 1), np.diff(ends)), np.arange(len(row)), row
+            return np.diff(ends), np.arange(len(row)), row
         place = np.flatnonzero((row >= start) & (row < stop))
-        return np.searchsorted(ends, place, side="right") - 1, place, row[place]
+        return np.diff(np.searchsorted(place, ends)), place, row[place]
 
     def _units_and_counts(self, steps: Int64s, *, num_tiles: int | None = None) -> tuple[Int64s, Int64s]:
         """For each (step, tile): the unit of its streams (which names the attempt), and how many members."""
@@ -150,13 +150,13 @@ class PoissonPlan:
         words = choose(
             self._stream, Purpose.MEMBER, Cells(steps=steps, units=units, limits=limits, sizes=named)
         )
-        taken = present(words, named)
+        listed = values(words, named)
         if not self._inverted:
             base = np.repeat(tiles * self.tiling.tile_rows, counts)
-            np.add(words.ravel()[taken], base, out=base, dtype=np.int64, casting="unsafe")
+            np.add(listed, base, out=base, dtype=np.int64, casting="unsafe")
             return base
         member = np.arange(self.tiling.tile_rows) < limits[:, None]
-        member[np.repeat(np.arange(len(tiles)), named), words.ravel()[taken]] = False
+        member[np.repeat(np.arange(len(tiles)), named), listed] = False
         cell, within = np.divmod(np.flatnonzero(member), self.tiling.tile_rows)
         rows: Int64s = within + tiles[cell] * self.tiling.tile_rows
         return rows
@@ -172,22 +172,21 @@ class PoissonPlan:
         sizes = totals[over] - self._cap
         cells = Cells(steps=steps[over], units=np.zeros_like(over), limits=totals[over], sizes=sizes)
         words = choose(self._stream, Purpose.DROP, cells)
-        return over, words.ravel()[present(words, sizes)].astype(np.int64), sizes
+        return over, values(words, sizes).astype(np.int64), sizes
 
-    def _close_gaps(
-        self, steps: Int64s, totals: Int64s, at: Int64s, rank: Int64s, row: Int64s
-    ) -> tuple[Int64s, Int64s, Int64s]:
-        """What survives the cut, from positions (step's index, position, row) before it."""
+    def _close_gaps(self, steps: Int64s, totals: Int64s, per_step: Int64s, placed: Placements) -> Placements:
+        """What survives the cut, from the positions before it as slots."""
         over, ranks, sizes = self._dropped(steps, totals)
         if not len(over):
-            return at, rank, row
+            return placed
         # One increasing list over all steps: (step, dropped position) as a single number.
         stride = int(totals.max()) + 1
+        at = np.repeat(np.arange(len(steps)), per_step)
         dropped = np.repeat(over, sizes) * stride + ranks
-        here = at * stride + rank
+        here = at * stride + placed.slot
         place = np.searchsorted(dropped, here)
         lost = np.zeros(len(steps), dtype=np.int64)
         lost[over] = sizes
-        slot = rank - (place - running(lost)[at])
+        slot = placed.slot - (place - running(lost)[at])
         survives = dropped[np.minimum(place, len(dropped) - 1)] != here
-        return at[survives], slot[survives], row[survives]
+        return Placements(*(column[survives] for column in placed._replace(slot=slot)))

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from truebatch.sampling.blocks import Int64s, KeyStream, Purpose
-from truebatch.sampling.subsets import Cells, choose, present
+from truebatch.sampling.subsets import Cells, choose, values
 from truebatch.sampling.tables import CountTable, binomial_table
 from truebatch.sampling.tiling import CHUNK, Tiling, running
 
@@ -122,7 +122,7 @@ class SplitTree:
         words = choose(
             self._stream, Purpose.MOVE, Cells(steps=steps, units=nodes, limits=edges[:, -1], sizes=sizes)
         )
-        ranks = words.ravel()[present(words, sizes)].astype(np.int64)
+        ranks = values(words, sizes).astype(np.int64)
         line = np.arange(len(nodes))
         stride = int(edges.max()) + 1
         keys = np.repeat(line, sizes) * stride + ranks

@@ -79,9 +79,14 @@ def absent(words: Words) -> Any:
     return words.dtype.type(np.iinfo(words.dtype).max)
 
 
-def present(words: Words, sizes: Int64s) -> npt.NDArray[np.intp]:
-    """Flat positions of the values in what `choose` returned, cell by cell."""
-    return np.flatnonzero(np.arange(words.shape[1]) < sizes[:, None])
+def values(words: Words, sizes: Int64s) -> Words:
+    """The values in what `choose` returned, cell by cell, without the absent ones."""
+    # Comparing narrow numbers is twice as fast.
+    kind = np.int16 if words.shape[1] < 2**15 else np.int64
+    columns: Words = np.arange(words.shape[1]).astype(kind)
+    wanted: Words = sizes.astype(kind)
+    listed: Words = words[columns < wanted[:, None]]
+    return listed
 
 
 def _choose(stream: KeyStream, purpose: Purpose, cells: Cells, kind: np.dtype[Any]) -> Words:
