@@ -2,6 +2,7 @@
 
 from truebatch.accounting.bounds import Adjacency, Bound, Direction, Interval
 from truebatch.accounting.calibrate import delta, epsilon, sigma
+from truebatch.accounting.catalogue import has_dearer_bounds
 from truebatch.accounting.truncation import max_batch_size_by_rule, smallest_max_batch_size
 from truebatch.errors import UnknownAnalysis
 
@@ -13,6 +14,7 @@ __all__ = [
     "UnknownAnalysis",
     "delta",
     "epsilon",
+    "has_dearer_bounds",
     "max_batch_size_by_rule",
     "sigma",
     "smallest_max_batch_size",

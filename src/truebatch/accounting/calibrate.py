@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from truebatch.accounting.bounds import Adjacency, Bound, DeltaCurve, Direction, Interval, Number
 from truebatch.accounting.catalogue import known_curves
-from truebatch.accounting.solve import solve_epsilon, solve_sigma, tightest
+from truebatch.accounting.solve import EPSILON_RANGE, SIGMA_RANGE, solve_epsilon, solve_sigma, tightest
 from truebatch.errors import InvalidArgument
 from truebatch.specs import Sampler
 
@@ -39,7 +39,7 @@ def sigma(
     curves = known_curves(spec=spec, adjacency=relation, dear=dear)
 
     def one(eps: float, dlt: float) -> "_Ends":
-        _require(eps >= 0 and math.isfinite(eps), "epsilon must be 0 or more, and finite", epsilon=eps)
+        _require_epsilon(eps)
         _require_delta(dlt)
         log_delta = math.log(dlt)
         guess = max(1.0, math.sqrt(-2 * log_delta)) * math.sqrt(max(1.0, spec.num_epochs)) / max(eps, 0.1) / 2
@@ -69,7 +69,7 @@ def sigma(
             ),
         )
 
-    return _over_grid(one, epsilon, delta, adjacency=relation)
+    return _over_grid(one, epsilon, delta, spec=spec, adjacency=relation)
 
 
 def epsilon(
@@ -111,7 +111,7 @@ def epsilon(
 
         return side(False), side(True)
 
-    return _over_grid(one, sigma, delta, adjacency=relation)
+    return _over_grid(one, sigma, delta, spec=spec, adjacency=relation)
 
 
 def delta(
@@ -134,7 +134,7 @@ def delta(
 
     def one(sgm: float, eps: float) -> "_Ends":
         _require_sigma(sgm)
-        _require(eps >= 0 and math.isfinite(eps), "epsilon must be 0 or more, and finite", epsilon=eps)
+        _require_epsilon(eps)
 
         def value(curve: DeltaCurve, upward: bool) -> float:
             log_delta = curve.rounded(sgm, eps, upward=upward)
@@ -145,24 +145,28 @@ def delta(
 
         return side(False), side(True)
 
-    return _over_grid(one, sigma, epsilon, adjacency=relation)
+    return _over_grid(one, sigma, epsilon, spec=spec, adjacency=relation)
 
 
 _Ends = tuple[tuple[float, str] | None, tuple[float, str] | None]
 
 
 def _over_grid(
-    one: Callable[[float, float], _Ends], first: Values, second: Values, *, adjacency: Adjacency
+    one: Callable[[float, float], _Ends],
+    first: Values,
+    second: Values,
+    *,
+    spec: Sampler,
+    adjacency: Adjacency,
 ) -> Interval:
     """Scalar in, scalar out; arrays are broadcast against each other."""
     a, b = np.broadcast_arrays(_numbers(first), _numbers(second))
     ends = [one(float(x), float(y)) for x, y in zip(a.reshape(-1), b.reshape(-1), strict=True)]
 
     def bound(index: int, direction: Direction) -> Bound:
-        found = [pair[index] for pair in ends]
-        known = [item for item in found if item is not None]
+        known = [item for item in (pair[index] for pair in ends) if item is not None]
         if not known:
-            why = f"no {direction} bound is known for this sampler under {adjacency} adjacency"
+            why = _why_unknown(spec, adjacency, direction)
             return Bound(value=None, direction=direction, source=why, adjacency=adjacency)
         value: Number = np.array([item[0] for item in known]).reshape(a.shape)
         if a.ndim == 0:
@@ -171,6 +175,13 @@ def _over_grid(
         return Bound(value=value, direction=direction, source="; ".join(sources), adjacency=adjacency)
 
     return Interval(lower=bound(0, Direction.LOWER), upper=bound(1, Direction.UPPER))
+
+
+def _why_unknown(spec: Sampler, adjacency: Adjacency, direction: Direction) -> str:
+    curves = known_curves(spec=spec, adjacency=adjacency, dear=True)
+    if any(curve.direction == direction for curve in curves):
+        return f"the {direction} bound takes longer: ask for it with dear=True (--full)"
+    return f"no {direction} bound is known for {type(spec).__name__} under {adjacency} adjacency"
 
 
 def _numbers(values: Values) -> npt.NDArray[np.float64]:
@@ -202,4 +213,10 @@ def _require_delta(value: float) -> None:
 
 
 def _require_sigma(value: float) -> None:
-    _require(0 < value < math.inf, "sigma must be above 0, and finite", sigma=value)
+    low, high = SIGMA_RANGE
+    _require(low <= value <= high, f"sigma must be from {low:g} to {high:g}", sigma=value)
+
+
+def _require_epsilon(value: float) -> None:
+    low, high = EPSILON_RANGE
+    _require(low <= value <= high, f"epsilon must be from {low:g} to {high:g}", epsilon=value)

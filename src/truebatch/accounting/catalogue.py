@@ -4,6 +4,7 @@ from functools import lru_cache
 
 from truebatch.accounting.balls_and_bins import balls_and_bins_curves
 from truebatch.accounting.bounds import Adjacency, DeltaCurve, Direction
+from truebatch.accounting.clones import clones_upper_curves
 from truebatch.accounting.deterministic import deterministic_curves
 from truebatch.accounting.fixed_size import fixed_size_curves
 from truebatch.accounting.poisson import poisson_curves
@@ -38,6 +39,14 @@ def known_curves(*, spec: Sampler, adjacency: Adjacency, dear: bool) -> tuple[De
         )
     curves = _curves(spec, adjacency)
     return curves if dear else tuple(curve for curve in curves if not curve.dear)
+
+
+def has_dearer_bounds(spec: Sampler, *, adjacency: Adjacency) -> bool:
+    """Whether `dear=True` adds anything for this sampler."""
+    try:
+        return any(curve.dear for curve in known_curves(spec=spec, adjacency=adjacency, dear=True))
+    except UnknownAnalysis:
+        return False
 
 
 def _curves(spec: Sampler, adjacency: Adjacency) -> tuple[DeltaCurve, ...]:
@@ -81,6 +90,8 @@ def _shuffle_curves(spec: PersistentShuffle | DynamicShuffle, adjacency: Adjacen
     dynamic = isinstance(spec, DynamicShuffle)
     lower = dynamic_shuffle_lower_curves if dynamic else persistent_shuffle_lower_curves
     amplified: tuple[DeltaCurve, ...] = ()
+    if dynamic or E == 1:  # E epochs of one order are not E shuffles
+        amplified = clones_upper_curves(steps_per_epoch=S, num_epochs=E)
     return (
         *lower(steps_per_epoch=S, num_epochs=E, adjacency=adjacency),
         *_no_amplification(E, adjacency),

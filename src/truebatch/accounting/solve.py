@@ -8,8 +8,8 @@ from scipy.optimize import brentq
 from truebatch.accounting.bounds import DeltaCurve, Direction
 from truebatch.errors import CalibrationFailed
 
-SIGMA_RANGE = (1e-3, 1e7)
-EPSILON_RANGE = (0.0, 1e7)
+SIGMA_RANGE = (1e-2, 1e6)
+EPSILON_RANGE = (0.0, 1e4)
 _REL_TOLERANCE = 1e-10
 _FLOOR = -1e7  # log(delta) below which curves are only compared
 

@@ -1,0 +1,59 @@
+"""The entry point: pick the subcommand, turn our errors into one line and exit code 2."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import NoReturn
+
+from truebatch.cli import account, calibrate, figure
+from truebatch.errors import TruebatchError
+
+_COMMANDS = (calibrate, account, figure)
+
+DESCRIPTION = """\
+DP-SGD whose batches are what the accountant was told.
+
+Results go to stdout (--json for machines), progress and warnings to stderr.
+A bad request ends with exit code 2 and says the rule, the value and a way out.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors on one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2 and one line."""
+        self.exit(2, f"{self.prog}: {message}  (see '{self.prog} --help')\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line; the reference page is generated from it."""
+    parser = Parser(
+        prog="truebatch", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"truebatch {version('truebatch')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    for module in _COMMANDS:
+        module.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 0 when it did what was asked, 2 for a bad request, 130 when interrupted."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except TruebatchError as error:
+        print(f"truebatch {arguments.command}: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"Hint: {error.hint}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of stdout left; nothing of ours went wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
