@@ -2,6 +2,8 @@
 
 from truebatch import accounting
 from truebatch.errors import TruebatchError
+from truebatch.keys import Key
+from truebatch.sampling import schedule
 from truebatch.specs import (
     BallsAndBins,
     Deterministic,
@@ -19,10 +21,12 @@ __all__ = [
     "Deterministic",
     "DynamicShuffle",
     "FixedSizeSampling",
+    "Key",
     "PersistentShuffle",
     "Poisson",
     "TruebatchError",
     "TruncatedPoisson",
     "__version__",
     "accounting",
+    "schedule",
 ]

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from truebatch.accounting.bounds import Adjacency, Bound, DeltaCurve, Direction, Interval, Number
 from truebatch.accounting.catalogue import known_curves
+from truebatch.accounting.deviation import with_deviation
 from truebatch.accounting.solve import EPSILON_RANGE, SIGMA_RANGE, solve_epsilon, solve_sigma, tightest
 from truebatch.errors import InvalidArgument
 from truebatch.specs import Sampler
@@ -22,12 +23,14 @@ def sigma(
     epsilon: Values,
     delta: Values,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+    statistical_distance: float = 0.0,
     dear: bool = False,
 ) -> Interval:
     """The noise multiplier that suffices for (epsilon, delta), and the one that is at least needed.
 
     `upper` may be used for training; below `lower`, (epsilon, delta) is provably not met. Arrays of
-    epsilons or deltas give arrays. `dear=True` adds the bounds that take longer than about a second.
+    epsilons or deltas give arrays. `dear=True` adds the bounds that take longer than about a second;
+    `statistical_distance` is that of the schedule that draws the batches from the ideal sampler.
 
     >>> from truebatch import Poisson
     >>> spec = Poisson(num_examples=36672494, batch_size=65536, num_steps=560)
@@ -36,7 +39,7 @@ def sigma(
     '0.547116 0.547116'
     """
     relation = _adjacency(adjacency)
-    curves = known_curves(spec=spec, adjacency=relation, dear=dear)
+    curves = with_deviation(known_curves(spec=spec, adjacency=relation, dear=dear), statistical_distance)
 
     def one(eps: float, dlt: float) -> "_Ends":
         _require_epsilon(eps)
@@ -78,6 +81,7 @@ def epsilon(
     sigma: Values,
     delta: Values,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+    statistical_distance: float = 0.0,
     dear: bool = False,
 ) -> Interval:
     """The epsilon that may be claimed at delta, and the one that can be proved against.
@@ -88,7 +92,7 @@ def epsilon(
     5.0
     """
     relation = _adjacency(adjacency)
-    curves = known_curves(spec=spec, adjacency=relation, dear=dear)
+    curves = with_deviation(known_curves(spec=spec, adjacency=relation, dear=dear), statistical_distance)
 
     def one(sgm: float, dlt: float) -> "_Ends":
         _require_sigma(sgm)
@@ -120,6 +124,7 @@ def delta(
     sigma: Values,
     epsilon: Values,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+    statistical_distance: float = 0.0,
     dear: bool = False,
 ) -> Interval:
     """The delta that may be claimed at epsilon, and the one that can be proved against.
@@ -130,7 +135,7 @@ def delta(
     0.126937
     """
     relation = _adjacency(adjacency)
-    curves = known_curves(spec=spec, adjacency=relation, dear=dear)
+    curves = with_deviation(known_curves(spec=spec, adjacency=relation, dear=dear), statistical_distance)
 
     def one(sgm: float, eps: float) -> "_Ends":
         _require_sigma(sgm)
