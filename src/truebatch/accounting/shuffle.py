@@ -72,6 +72,7 @@ def log_delta_dynamic_partition(
       - Equals persistent shuffle's bound when E = 1, and the exact delta of (D) when S = 1.
       - At least the one-epoch bound for every E: later epochs may be ignored.
       - A sigma calibrated from it is within 1e-5 (relative) of the one for the uncut maximum.
+    No guarantee: that it is tight, or even monotone, where delta is below about 1e-400.
     """
     if steps_per_epoch == 1 or num_epochs == 1:
         return log_delta_max_event(

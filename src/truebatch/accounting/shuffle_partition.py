@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.interpolate import PchipInterpolator
 
-from truebatch.accounting.lattice import LatticeLoss, saddle_point
+from truebatch.accounting.lattice import LatticeLoss, log_sum_exp, saddle_point
 from truebatch.accounting.shuffle_max import RAISED_CENTRE, MaxStatistic, log1mexp
 
 Array = npt.NDArray[np.float64]
@@ -25,9 +25,13 @@ Array = npt.NDArray[np.float64]
 # Cells per standard deviation of the tilted one-epoch loss: merging costs about (1/24) / cells^2 in sigma.
 _CELLS_PER_DEVIATION = 1500
 _MAX_CELLS = 2**17
-# Cuts of the coarse partition that finds the tilted mass, and how often it may be narrowed.
+# The most that tilt times loss may vary within a cell: merging costs up to E/24 of its square in log delta.
+_MOST_TILT = 0.02
+# The coarse partition that finds the tilted mass: how many cuts it starts with; which of its cells are split,
+# by the change of tilt times loss and by their width in deviations of the noise; and how often.
 _COARSE_CUTS = 1500
-_MAX_NARROWINGS = 6
+_COARSE_TILT, _COARSE_WIDTH = 0.3, 0.1
+_MOST_SPLITS, _MAX_ROUNDS, _MAX_COARSE = 32, 12, 2**16
 # Tilted mass below e^_LOG_NEGLIGIBLE is merged into the end cells.
 _LOG_NEGLIGIBLE = -42.0
 _ULP = float(np.finfo(np.float64).eps)
@@ -35,8 +39,12 @@ _ULP = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """A discrete pair: log P and log Q of each cell, and a bound on the rounding error of log P - log Q."""
+    """A discrete pair: log P and log Q of each cell, and a bound on the rounding error of log P - log Q.
 
+    `number[i]` is which cell it is: that between cuts[number - 1] and cuts[number].
+    """
+
+    number: npt.NDArray[np.int64]
     log_p: Array
     log_q: Array
     slack: Array
@@ -54,7 +62,9 @@ def partition(stat: MaxStatistic, cuts: Array) -> Cells:
     parts = [_cell_masses(stat, cuts, C, centre) for centre in (RAISED_CENTRE, stat.lowered_centre)]
     (log_p, slack_p), (log_q, slack_q) = parts
     kept = (slack_p < 0.1) & (slack_q < 0.1)
-    return Cells(log_p=log_p[kept], log_q=log_q[kept], slack=(slack_p + slack_q)[kept])
+    return Cells(
+        number=np.flatnonzero(kept), log_p=log_p[kept], log_q=log_q[kept], slack=(slack_p + slack_q)[kept]
+    )
 
 
 def _cell_masses(stat: MaxStatistic, cuts: Array, threshold: Array, centre: float) -> tuple[Array, Array]:
@@ -77,26 +87,33 @@ def _cell_masses(stat: MaxStatistic, cuts: Array, threshold: Array, centre: floa
 
 def log_delta_partition(stat: MaxStatistic, *, copies: int, epsilon: float) -> float:
     """Log delta of `copies` epochs from the maximum's partition: lower, the better direction of adjacency."""
-    return max(_one_way(stat, copies, epsilon, reverse) for reverse in (False, True))
+    forward = _one_way(stat, copies, epsilon, reverse=False, least=-math.inf)
+    return max(forward, _one_way(stat, copies, epsilon, reverse=True, least=forward))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Focus:
-    """Where the tilted mass of one epoch is: cuts that resolve it, range of losses, tilt, deviation."""
+    """Where the tilted mass of one epoch is: cuts that resolve it, range of losses, tilt, deviation.
+
+    `ceiling` is E log M(tilt) of the coarse cells: about the most that log delta can be.
+    """
 
     cuts: Array
     low: float
     high: float
     tilt: float
     deviation: float
+    ceiling: float
 
 
-def _one_way(stat: MaxStatistic, copies: int, epsilon: float, reverse: bool) -> float:
+def _one_way(stat: MaxStatistic, copies: int, epsilon: float, *, reverse: bool, least: float) -> float:
+    """Log delta in one direction of adjacency; -inf where it is not worth looking, being below `least`."""
     focus = focus_on(stat, copies, epsilon, reverse)
-    if focus is None:
+    if focus is None or focus.ceiling < least - 1.0:
         return -math.inf
     low, high = focus.low, focus.high
-    spacing = max(focus.deviation / _CELLS_PER_DEVIATION, (high - low) / _MAX_CELLS)
+    spacing = min(focus.deviation / _CELLS_PER_DEVIATION, _MOST_TILT / focus.tilt)
+    spacing = max(spacing, (high - low) / _MAX_CELLS)
     if not spacing > 2**-50 * max(abs(low), abs(high)):  # losses too alike to be told apart in floating point
         return -math.inf
     cuts = _cuts_at_losses(stat, focus, spacing, reverse)
@@ -116,18 +133,20 @@ def _one_way(stat: MaxStatistic, copies: int, epsilon: float, reverse: bool) -> 
 def focus_on(
     stat: MaxStatistic, copies: int, epsilon: float, reverse: bool, *, log_negligible: float = _LOG_NEGLIGIBLE
 ) -> Focus | None:
-    """Coarse cuts over all that may matter, narrowed to the tilted mass until they resolve it.
+    """Coarse cuts over all that may matter, split where the tilted mass is until they resolve it.
 
     All that may matter: the noise, the raised coordinate, and both tilted to epsilon. Tilting to a loss x
-    moves the raised coordinate by about s^2 x, and past epsilon + 2 log S it does not pay.
+    moves the raised coordinate by about s^2 x, and past epsilon + 2 log S it does not pay. The tilted mass
+    may have two humps far apart, the noise and the raised coordinate; both are resolved.
     """
     s = stat.scale
     reach = s * (epsilon + 2 * math.log(stat.steps_per_epoch) + 1.0)
     cuts = stat.lone_loss(
         s * np.linspace(-12.0 - s * epsilon, RAISED_CENTRE / s + 12.0 + reach, _COARSE_CUTS)
     )
-    for _ in range(_MAX_NARROWINGS):
-        log_prob, loss = partition(stat, cuts).one_way(reverse=reverse)
+    for _ in range(_MAX_ROUNDS):
+        cells = partition(stat, cuts)
+        log_prob, loss = cells.one_way(reverse=reverse)
         excess = loss - epsilon / copies
         if not len(excess) or excess.max() <= 0.0:
             return None
@@ -135,16 +154,31 @@ def focus_on(
         exponents = log_prob + tilt * excess
         weights = np.exp(exponents - exponents.max())
         weights /= weights.sum()
-        held = loss[weights > math.exp(log_negligible)]
-        low, high = float(held.min()), float(held.max())
-        bounds = (-high, -low) if reverse else (low, high)
-        around = np.searchsorted(stat.loss(cuts), bounds)
-        first, last = max(int(around[0]) - 3, 0), min(int(around[1]) + 3, len(cuts) - 1)
-        if last - first > _COARSE_CUTS // 4:
+        held = weights > math.exp(log_negligible)
+        finer = _split(stat, cuts, cells.number[held], tilt)
+        if len(finer) == len(cuts) or len(finer) > _MAX_COARSE:
             break
-        cuts = np.linspace(cuts[first], cuts[last], _COARSE_CUTS)
+        cuts = finer
     deviation = math.sqrt(float(weights @ (excess - float(weights @ excess)) ** 2))
-    return Focus(cuts=cuts, low=low, high=high, tilt=tilt, deviation=deviation)
+    low, high = float(loss[held].min()), float(loss[held].max())
+    ceiling = copies * log_sum_exp(exponents)
+    return Focus(cuts=cuts, low=low, high=high, tilt=tilt, deviation=deviation, ceiling=ceiling)
+
+
+def _split(stat: MaxStatistic, cuts: Array, cells: npt.NDArray[np.int64], tilt: float) -> Array:
+    """Cuts with more of them in the given cells and their neighbours, where too wide for the tilt."""
+    near = np.unique(np.clip(np.concatenate((cells - 1, cells, cells + 1)), 1, len(cuts) - 1))
+    loss, threshold = stat.loss(cuts), stat.threshold(cuts)
+    by_tilt = tilt * (loss[near] - loss[near - 1]) / _COARSE_TILT
+    by_width = (threshold[near] - threshold[near - 1]) / (stat.scale * _COARSE_WIDTH)
+    parts = np.minimum(np.ceil(np.maximum(by_tilt, by_width) - 1e-6), _MOST_SPLITS).astype(np.int64)
+    near, parts = near[parts > 1], parts[parts > 1]
+    if not len(near):
+        return cuts
+    starts = np.repeat(np.cumsum(parts) - parts, parts)
+    fraction = (np.arange(parts.sum()) - starts) / np.repeat(parts, parts)
+    low, high = np.repeat(cuts[near - 1], parts), np.repeat(cuts[near], parts)
+    return np.asarray(np.union1d(cuts, low + fraction * (high - low)))
 
 
 def _cuts_at_losses(stat: MaxStatistic, focus: Focus, spacing: float, reverse: bool) -> Array:
