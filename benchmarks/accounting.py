@@ -4,18 +4,23 @@
 
 prints three tables as markdown. The first one has sigma of Poisson batches by every accountant that is
 installed, with the time it took and its error against ours; the second the time of every sampler against its
-goal; the third what happens when four processes calibrate at once and nobody pins their threads.
+goal; the third what happens when four processes calibrate at once and nobody pins their threads. Beside the
+seconds on the clock stand those of the processor, which other work on the machine moves far less: ratios and
+goals are held against these.
 """
 
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata, util
+from typing import Any
 
 from truebatch import accounting
 from truebatch.experiments.sigma_grids import BATCH_SIZES, DELTA, EPSILON, paper_specs
@@ -57,7 +62,7 @@ def rdp() -> Peer:
     return Peer(name="RDP", package="dp-accounting", sigma=sigma)
 
 
-def _calibrated(make_accountant: Callable[[], object], q: float, steps: int) -> float:
+def _calibrated(make_accountant: Callable[[], Any], q: float, steps: int) -> float:
     import dp_accounting as dpa  # noqa: PLC0415 - an optional peer
 
     def event(sigma: float) -> object:
@@ -103,32 +108,66 @@ def paper_spec(
     return next(spec for spec in specs if spec.name == kind)
 
 
-def timed(function: Callable[[], object]) -> tuple[object, float]:
-    start = time.perf_counter()
-    return function(), time.perf_counter() - start
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """What a call returned, its seconds on the clock and those of the processor."""
+
+    value: Any
+    seconds: float
+    cpu: float
 
 
-def poisson_table(batch_sizes: Iterable[int], peers: list[Peer]) -> None:
+def timed(function: Callable[[], Any]) -> Timed:
+    start, cpu = time.perf_counter(), time.process_time()
+    value = function()
+    return Timed(value=value, seconds=time.perf_counter() - start, cpu=time.process_time() - cpu)
+
+
+@contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the main thread once this much processor time is used."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"more than {seconds:g} s of processor time")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def poisson_table(batch_sizes: Iterable[int], peers: list[Peer], *, limit: float) -> None:
     print("## sigma of Poisson batches, one epoch\n")
-    row("b", "accountant", "sigma", "seconds", "times slower", "error against ours")
-    row(*["---:", "---", "---:", "---:", "---:", "---:"])
+    row("b", "accountant", "sigma", "seconds", "CPU s", "times slower", "error against ours")
+    row(*["---:", "---", "---:", "---:", "---:", "---:", "---:"])
     accounting.sigma(
         paper_spec("poisson", batch_size=3_000), epsilon=EPSILON, delta=DELTA
     )  # imports, warm-up
     for b in batch_sizes:
         spec = paper_spec("poisson", batch_size=b)
-        ends, ours = timed(lambda spec=spec: accounting.sigma(spec, epsilon=EPSILON, delta=DELTA))
-        width = ends.upper.value / ends.lower.value - 1
-        row(f"{b:,}", "truebatch", f"{ends.upper.value:.9f}", f"{ours:.2f}", "1", f"bracket {width:.1e}")
+        ours = timed(lambda spec=spec: accounting.sigma(spec, epsilon=EPSILON, delta=DELTA))
+        sigma, width = ours.value.upper.value, ours.value.upper.value / ours.value.lower.value - 1
+        times = f"{ours.seconds:.2f}", f"{ours.cpu:.2f}"
+        row(f"{b:,}", "truebatch", f"{sigma:.9f}", *times, "1", f"bracket {width:.1e}")
         for peer in peers:
-            try:
-                value, seconds = timed(lambda p=peer, s=spec: p.sigma(s.sampling_prob, s.num_steps))
-            except Exception as error:  # a peer may fail; that is a result, and the others still count
-                row(f"{b:,}", peer.name, f"failed: {type(error).__name__}", "", "", "")
-                continue
-            off = value / ends.upper.value - 1
-            row(f"{b:,}", peer.name, f"{value:.9f}", f"{seconds:.2f}", f"{seconds / ours:.0f}", f"{off:+.1e}")
+            row(f"{b:,}", peer.name, *_peer_cells(peer, spec, ours, limit=limit))
     print()
+
+
+def _peer_cells(peer: Peer, spec: Sampler, ours: Timed, *, limit: float) -> tuple[str, ...]:
+    try:
+        with cpu_limit(limit):
+            theirs = timed(lambda: peer.sigma(spec.sampling_prob, spec.num_steps))
+    except TimeoutError:
+        return "stopped", "", f"over {limit:g}", f"over {limit / ours.cpu:.0f}", ""
+    except Exception as error:  # a peer may fail; that is a result, and the others still count
+        return f"failed: {type(error).__name__}", "", "", "", ""
+    off = theirs.value / ours.value.upper.value - 1
+    slower = f"{theirs.cpu / ours.cpu:.0f}"
+    return f"{theirs.value:.9f}", f"{theirs.seconds:.2f}", f"{theirs.cpu:.2f}", slower, f"{off:+.1e}"
 
 
 def sampler_table(*, slow: bool) -> None:
@@ -148,18 +187,15 @@ def sampler_table(*, slow: bool) -> None:
     if slow:
         cases += [("dynamic_shuffle", 5, EPSILON, True, 20.0), ("balls_and_bins", 5, EPSILON, True, None)]
     print("## every sampler, b = 65,536\n")
-    row("sampler", "epochs", "epsilon", "sigma, lower", "sigma, upper", "seconds", "goal")
-    row(*["---", "---:", "---:", "---:", "---:", "---:", "---:"])
+    row("sampler", "epochs", "epsilon", "sigma, lower", "sigma, upper", "seconds", "CPU s", "goal")
+    row(*["---", *["---:"] * 7])
     for kind, num_epochs, epsilon, dear, goal in cases:
         spec = paper_spec(kind, num_epochs=num_epochs, epsilon=epsilon)
-        ends, seconds = timed(
-            lambda s=spec, e=epsilon, d=dear: accounting.sigma(s, epsilon=e, delta=DELTA, dear=d)
-        )
-        low, high = (f"{bound.value:.9f}" for bound in (ends.lower, ends.upper))
+        took = timed(lambda s=spec, e=epsilon, d=dear: accounting.sigma(s, epsilon=e, delta=DELTA, dear=d))
+        ends = [f"{bound.value:.9f}" for bound in (took.value.lower, took.value.upper)]
         name = f"{kind}, dear bounds" if dear else kind
-        row(
-            name, num_epochs, f"{epsilon:g}", low, high, f"{seconds:.3f}", "" if goal is None else f"{goal:g}"
-        )
+        times = f"{took.seconds:.3f}", f"{took.cpu:.3f}"
+        row(name, num_epochs, f"{epsilon:g}", *ends, *times, "" if goal is None else f"{goal:g}")
     print()
 
 
@@ -197,7 +233,7 @@ def child() -> None:
         for kind in ("poisson", "dynamic_shuffle"):
             accounting.sigma(paper_spec(kind, num_epochs=5), epsilon=EPSILON, delta=DELTA)
 
-    print(json.dumps(timed(work)[1]))
+    print(json.dumps(timed(work).seconds))
 
 
 def row(*cells: object) -> None:
@@ -225,6 +261,7 @@ def main() -> int:
     parser.add_argument(
         "--slow", action="store_true", help="add PLD at 1e-5 (two minutes each) and dear bounds"
     )
+    parser.add_argument("--limit", type=float, default=600.0, help="processor seconds a peer may take (600)")
     parser.add_argument("--no-peers", action="store_true", help="time only our own calibrations")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -233,7 +270,8 @@ def main() -> int:
         return 0
     peers = [rdp(), pld(1e-3), pld(1e-4), *([pld(1e-5)] if options.slow else []), prv()]
     print(f"epsilon = {EPSILON:g}, delta = {DELTA:g}, n = 36,672,493; {versions()}\n")
-    poisson_table(QUICK_SIZES if options.quick else BATCH_SIZES, [] if options.no_peers else installed(peers))
+    sizes = QUICK_SIZES if options.quick else BATCH_SIZES
+    poisson_table(sizes, [] if options.no_peers else installed(peers), limit=options.limit)
     sampler_table(slow=options.slow)
     calm = contention_table()
     if not calm:

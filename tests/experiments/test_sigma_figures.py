@@ -17,9 +17,9 @@ from truebatch.specs import SAMPLERS
 
 SMALL = {"num_examples": 4000, "delta": 1e-5}
 GRIDS = {
-    "sigma-by-batch-size": sigma_grid(batch_sizes=(64, 256), epochs=(1, 5), **SMALL),
-    "sigma-by-epsilon": sigma_grid(batch_sizes=(256,), epsilons=(1.0, 8.0), epochs=(1, 5), **SMALL),
-    "sigma-by-epochs": sigma_grid(batch_sizes=(256,), epochs=(1, 2, 3), **SMALL),
+    "sigma-by-batch-size": sigma_grid(batch_sizes=(250, 500), epochs=(1, 5), **SMALL),
+    "sigma-by-epsilon": sigma_grid(batch_sizes=(500,), epsilons=(1.0, 4.0), epochs=(1, 5), **SMALL),
+    "sigma-by-epochs": sigma_grid(batch_sizes=(500,), epochs=(1, 2, 3), **SMALL),
     "shuffle-amplification": amplification(num_examples=1 << 22, batch_sizes=(1024, 4096)),
 }
 
@@ -29,8 +29,21 @@ def cache_dir(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-def _answers(name, cache_dir):
-    return solve_all(GRIDS[name], cache_dir=cache_dir, workers=1)
+@pytest.fixture(scope="module")
+def draw(cache_dir):
+    """Draws a small version of a figure into a directory."""
+
+    def files(name, out_dir):
+        answers = solve_all(GRIDS[name], cache_dir=cache_dir, workers=1)
+        return draw_points(name, points=GRIDS[name], answers=answers, out_dir=out_dir)
+
+    return files
+
+
+@pytest.fixture(scope="module", params=GRIDS)
+def drawn(request, draw, tmp_path_factory):
+    """Each figure, drawn once: its name and its files."""
+    return request.param, draw(request.param, tmp_path_factory.mktemp("figures") / "new")
 
 
 def _rows(path):
@@ -42,9 +55,8 @@ def test_every_figure_of_the_accounting_is_there():
     assert set(FIGURES) == set(GRIDS)
 
 
-@pytest.mark.parametrize("name", GRIDS)
-def test_a_figure_becomes_a_picture_twice_and_its_numbers(name, cache_dir, tmp_path):
-    paths = draw_points(name, points=GRIDS[name], answers=_answers(name, cache_dir), out_dir=tmp_path / "new")
+def test_a_figure_becomes_a_picture_twice_and_its_numbers(drawn):
+    name, paths = drawn
     assert [path.name for path in paths] == [f"{name}.png", f"{name}.svg", f"{name}.csv"]
     png, svg, numbers = paths
     assert png.read_bytes().startswith(b"\x89PNG")
@@ -52,13 +64,12 @@ def test_a_figure_becomes_a_picture_twice_and_its_numbers(name, cache_dir, tmp_p
     assert ET.parse(svg).getroot().tag.endswith("svg")
     assert svg.stat().st_size > 20_000
     assert len(_rows(numbers)) == len(GRIDS[name])
-    assert len(list((tmp_path / "new").iterdir())) == 3
+    assert len(list(numbers.parent.iterdir())) == 3
 
 
-@pytest.mark.parametrize("name", GRIDS)
-def test_the_numbers_are_the_accountants_and_in_order(name, cache_dir, tmp_path):
-    draw_points(name, points=GRIDS[name], answers=_answers(name, cache_dir), out_dir=tmp_path)
-    rows = _rows(tmp_path / f"{name}.csv")
+def test_the_numbers_are_the_accountants_and_in_order(drawn):
+    name, paths = drawn
+    rows = _rows(paths[2])
     assert tuple(rows[0]) == COLUMNS
     for row, point in zip(rows, GRIDS[name], strict=True):
         if row["sigma_lower"] and row["sigma_upper"]:
@@ -78,16 +89,9 @@ def test_the_numbers_are_the_accountants_and_in_order(name, cache_dir, tmp_path)
         assert (row["source_lower"], row["source_upper"]) == (ends.lower.source, ends.upper.source)
 
 
-def test_the_same_numbers_give_the_same_bytes(cache_dir, tmp_path):
-    name = "sigma-by-epochs"
-    files = [
-        [
-            path.read_bytes()
-            for path in draw_points(name, points=GRIDS[name], answers=answers, out_dir=tmp_path / d)
-        ]
-        for d, answers in (("a", _answers(name, cache_dir)), ("b", _answers(name, cache_dir)))
-    ]
-    assert files[0] == files[1]
+def test_the_same_numbers_give_the_same_bytes(draw, tmp_path):
+    first, second = (draw("sigma-by-epochs", tmp_path / name) for name in ("a", "b"))
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
 def test_a_curve_of_which_nothing_is_known_is_left_out_and_said_so():
@@ -136,11 +140,10 @@ def test_a_missing_matplotlib_is_told_before_anything_is_computed(tmp_path, monk
         draw_figure("sigma-by-epsilon", out_dir=tmp_path)
 
 
-def test_an_output_directory_that_cannot_be_is_refused(cache_dir, tmp_path):
+def test_an_output_directory_that_cannot_be_is_refused(draw, tmp_path):
     (tmp_path / "file").write_text("")
-    name = "sigma-by-epochs"
     with pytest.raises(InvalidArgument, match="output directory"):
-        draw_points(name, points=GRIDS[name], answers=_answers(name, cache_dir), out_dir=tmp_path / "file")
+        draw("sigma-by-epochs", tmp_path / "file")
 
 
 def test_grids_and_the_names_of_figures_load_no_matplotlib():
