@@ -51,8 +51,8 @@ class PoissonPlan:
     def distance(self) -> Fraction:
         """Total variation distance of all steps' batches to the ideal ones, given uniform blocks."""
         per_cell = max(self._table.distance, self._last_table.distance)
-        # Drawing a step again conditions on an event of probability far above one half.
-        return (2 if self._floor else 1) * self._num_steps * self.tiling.num_tiles * per_cell
+        # Drawing a step again conditions on an event E, which costs a factor of 2 / P(E); P(E) is above 2/3.
+        return (3 if self._floor else 1) * self._num_steps * self.tiling.num_tiles * per_cell
 
     @property
     def num_blocks(self) -> int:
