@@ -26,7 +26,8 @@ _MERGED = -22.0  # log E[(a - M)_+] below which a lower bound does not resolve M
 # lifts what is beyond the last one by no more, and over no more than so much epsilon.
 _GROUP, _FIRST_REACH, _MAX_REACH = 8.0, 3.0, 1.5
 _SPARE = 14.0  # nats by which what is cut off one epoch is below the composed result
-_FIRST_DEPTH, _DEEPEST = -40.0, -160.0  # log-probabilities; below the second, upper bounds stop falling
+_FIRST_DEPTH, _DEEPEST = -40.0, -100.0
+FLOOR = -84.0  # of log(delta): upper bounds of several epochs fall no further
 
 
 def log_delta_composed(
@@ -44,8 +45,8 @@ def log_delta_composed(
         if upper and pair.add is not None:
             value = max(value, pair.add.log_delta(copies=E, epsilon=epsilon, upward=True))
         if value - math.log(E) - _SPARE > depth or depth <= _DEEPEST:
-            return value
-        depth = max(2 * depth, _DEEPEST)
+            return max(value, FLOOR) if upper else value
+        depth = _DEEPEST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,10 @@ def _call_groups(
         values, tilt = log_calls(
             sigma=sigma, copies=steps, epsilons=epsilons, upper=upper, accuracy=_ACCURACY
         )
+        if (
+            values[0] == math.inf
+        ):  # too deep for the lattice: the curve falls, so the last value bounds the rest
+            return [*groups, np.full(epsilons.size, groups[-1][-1])] if groups else [np.zeros(epsilons.size)]
         groups.append(values)
         position += length
         if math.isfinite(values[-1]):

@@ -18,15 +18,17 @@ from functools import cached_property
 
 import numpy as np
 from scipy.fft import irfft, rfft
+from scipy.special import log_ndtr
 
 from truebatch.accounting.allocation_lattice import LatticeVariable, lattice_lower, lattice_upper
-from truebatch.accounting.allocation_plan import Plan, make_plan
+from truebatch.accounting.allocation_plan import FAR, Plan, make_plan
 from truebatch.accounting.lognormal import Array, LogNormal, as_array, capped_moments
 
 # One FFT of length 2^m has an error of at most m times this, relative to the sum of its input's moduli
 # (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., Theorem 24.2; 4 units in the last place
 # for a radix-2 stage, doubled for the mixed radices in use).
 _FFT_STAGE = 8 * 2.0**-53
+_HOPELESS = 20.0  # nats of tilt within a cell, which no FFT within reach resolves: nothing is said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +91,21 @@ class TiltedSum:
         """Chernoff bounds on the tilted probability of being below and above the window."""
         points = self.points
         down, up = self.plan.chernoff_down, self.plan.chernoff_up
-        below = self.copies * self.step.log_mgf_change(-down, detached=False) + down * float(points[0])
-        below = float(np.logaddexp(below, math.log(self.copies) + self.step.log_detached))
+        below = self.copies * self.step.log_mgf_change(-down) + down * float(points[0])
         above = self.copies * self.step.log_mgf_change(up) - up * float(points[-1])
         smallest = self.copies * (self.step.start + self.step.spacing * int(self.step.index[0]))
         return -math.inf if points[0] <= smallest else min(below, 0.0), min(above, 0.0)
+
+    @cached_property
+    def _dropped(self) -> float:
+        """A bound on the tilted mass, relative to that on the lattice, of sums with a term off the lattice.
+
+        (1 + w)^S - 1 <= S w e^(S w), with w what one step drops.
+        """
+        if self.step.log_dropped == -math.inf:
+            return 0.0
+        each = math.exp(min(math.log(self.copies) + self.step.log_dropped, 300.0))
+        return each * math.exp(min(each, 300.0))
 
     def calls(self, strikes: Array) -> Tail:
         """log E[(sum - k)_+] for increasing strikes k; the tilt must be positive."""
@@ -120,7 +132,7 @@ class TiltedSum:
         highest = np.exp(-strength * k - 1) / strength  # of e^(-strength d) (d - k)_+
         spread = noise * (np.exp(-strength * k) / (strength**2 * self.step.spacing) + highest)
         below, above = (math.exp(v) for v in self._log_outside)
-        beyond = above if sign > 0 else below
+        beyond = (above if sign > 0 else below) + self._dropped
         scale = self.copies * self.step.log_mgf - self.step.tilt * reference
         with np.errstate(divide="ignore"):
             log_low = scale + np.log(np.maximum(value - spread - highest * (below + above), 0.0))
@@ -145,6 +157,8 @@ def log_calls(
     plan = make_plan(
         variable, copies=copies, epsilon=float(epsilons[0]), top=top, call=True, accuracy=accuracy
     )
+    if plan.tilt * plan.spacing > _HOPELESS:
+        return as_array(np.full(epsilons.size, np.inf if upper else -np.inf)), plan.tilt
     put_on_lattice = lattice_upper if upper else lattice_lower
     step = put_on_lattice(variable, low=plan.low, cap=plan.cap, spacing=plan.spacing, tilt=plan.tilt)
     tail = TiltedSum(step=step, copies=copies, plan=plan).calls(strikes)
@@ -164,6 +178,9 @@ def log_puts_upper(*, sigma: float, copies: int, epsilons: Array, accuracy: floa
     """
     last = float(epsilons[-1])
     variable = LogNormal.step(sigma=sigma, log_unit=math.log(copies) + last)
+    z = (-math.log(copies) - variable.mu) / variable.tau
+    if z < -FAR:  # one step must be below its share of the strike, which none hardly ever is
+        return as_array(epsilons + math.log(copies) + log_ndtr(z))
     plan = make_plan(variable, copies=copies, epsilon=last, top=1.0, call=False, accuracy=accuracy)
     step = lattice_upper(variable, low=plan.low, cap=plan.cap, spacing=plan.spacing, tilt=plan.tilt)
     tail = TiltedSum(step=step, copies=copies, plan=plan).puts(np.exp(epsilons - last))

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq, isotonic_regression
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import log_ndtr
 
-from truebatch.accounting.lognormal import Array, LogNormal, as_array, log_difference
+from truebatch.accounting.lattice import log_sum_exp
+from truebatch.accounting.lognormal import Array, LogNormal, as_array
 
 _ROUNDING = 1e-15  # of a total of 1: negative masses this small are not real
 _LEFT, _RIGHT = 0.4, 0.6  # a cell whose mean is outside this middle part is lowered at one end only
@@ -33,7 +34,8 @@ _LEFT, _RIGHT = 0.4, 0.6  # a cell whose mean is outside this middle part is low
 class LatticeVariable:
     """min(X, cap) moved onto whole multiples of the spacing beyond `start`, tilted by e^(tilt x).
 
-    `weight[j]` is P(Y = start + index[j] spacing) e^(tilt x_j - log_mgf), which adds up to 1.
+    `weight[j]` is P(Y = start + index[j] spacing) e^(tilt x_j - log_mgf), which adds up to 1. `log_dropped`
+    bounds the tilted mass of X that has no place on the lattice, relative to the same e^log_mgf.
     """
 
     start: float
@@ -42,48 +44,34 @@ class LatticeVariable:
     weight: Array
     tilt: float
     log_mgf: float
+    log_dropped: float = -math.inf
 
     @property
     def points(self) -> Array:
         """The values of Y that carry weight."""
         return np.asarray(self.start + self.spacing * self.index)
 
-    def log_mgf_change(self, shift: float, *, detached: bool = True) -> float:
-        """log E[e^(shift Y)] under the tilted law; without the atom at 0 below a gap, if not `detached`."""
-        first = 0 if detached or self.log_detached == -math.inf else 1
-        log_weight = np.log(np.maximum(self.weight[first:], 1e-320))
-        return float(logsumexp(log_weight + shift * self.points[first:]))
-
-    @property
-    def log_detached(self) -> float:
-        """Tilted log-weight of an atom at 0 below a gap; -inf when there is none."""
-        apart = self.index.size > 1 and self.index[1] - self.index[0] > 1
-        return math.log(max(self.weight[0], 1e-320)) if apart else -math.inf
+    def log_mgf_change(self, shift: float) -> float:
+        """log E[e^(shift Y)] under the tilted law."""
+        return log_sum_exp(np.log(np.maximum(self.weight, 1e-320)) + shift * self.points)
 
 
 def lattice_upper(
     variable: LogNormal, *, low: float, cap: float, spacing: float, tilt: float
 ) -> LatticeVariable:
-    """A variable on the lattice {0, low, low + spacing, ...} that is above min(X, cap) in the convex order.
+    """A variable on the lattice {low, low + spacing, ...} that is above min(X, cap) in the convex order.
 
-    `low` and `cap` are moved outward to multiples of the spacing.
+    `low` and `cap` are moved outward to multiples of the spacing. What is below `low` is left out, and
+    counted in `log_dropped`: the order is that of X restricted to what is above.
     """
     first = max(0, math.floor(low / spacing))
     last = max(first + 1, math.ceil(cap / spacing))
     index = np.arange(first, last + 1)
     points = as_array(spacing * index)
-    log_prob, place = variable.cells(points)
-    log_weight = _log_split(log_prob, place)
+    log_weight = _log_split(*variable.cells(points))
     log_weight[-1] = np.logaddexp(log_weight[-1], float(log_ndtr(-variable.z(points[-1:])[0])))
-    if first > 0:  # what is below the first point is split between it and 0
-        z = float(variable.z(points[:1])[0])
-        at_zero = variable.log_put(float(points[0])) - math.log(points[0])
-        log_weight[0] = np.logaddexp(log_weight[0], min(log_difference(float(log_ndtr(z)), at_zero), 0.0))
-        index = np.concatenate([[0], index])
-        log_weight = np.concatenate([[at_zero], log_weight])
-    log_weight = log_weight - logsumexp(log_weight)  # rounding only: it is 1 by construction
-    log_weight += tilt * spacing * index
-    log_mgf = float(logsumexp(log_weight))
+    log_weight += tilt * points
+    log_mgf = log_sum_exp(log_weight)
     return LatticeVariable(
         start=0.0,
         spacing=spacing,
@@ -91,26 +79,28 @@ def lattice_upper(
         weight=np.exp(log_weight - log_mgf),
         tilt=tilt,
         log_mgf=log_mgf,
+        log_dropped=variable.log_tilted_below(float(points[0]), tilt) - log_mgf if first > 0 else -math.inf,
     )
 
 
 def lattice_lower(
     variable: LogNormal, *, low: float, cap: float, spacing: float, tilt: float
 ) -> LatticeVariable:
-    """A variable on a lattice {start, start + spacing, ...} that is below min(X, cap) in the convex order.
+    """A variable on {start, start + spacing, ...} that is below min(X, cap) in the increasing convex order.
 
     c_j = C(x_j) - g_j with g as small as the chords being below C allows (`_log_lowering`); the greatest
-    convex minorant of that is below C too. To the left of `start`, c is a line of slope -1: all X below it
-    are merged into it. Where `start` was found as a root, the mean may be lower by a part in 10^12, which is
-    why the order is that of increasing convex functions only.
+    convex minorant of that is below C too. The lattice starts at `low`, and what is below is left out, if so
+    little is that one cell there would need more; else at the point into which all X below it are merged.
     """
-    start, put_covers = _merge_point(variable, low=low, spacing=spacing)
+    start, merged = _merge_point(variable, low=low, spacing=spacing)
     steps = max(3, math.ceil((cap - start) / spacing))
     points = as_array(start + spacing * np.arange(steps + 1))
     log_prob, place = variable.cells(points)
-    lowered = _log_lowering(variable, points, log_prob, place, last=True)
-    lowered[0] = variable.log_put(start) - math.log(spacing) if put_covers else max(lowered[0], lowered[1])
-    weight, scale = _lowered_weights(variable, points, log_prob, place, lowered, tilt)
+    lowered = _log_lowering(variable, points, log_prob, place, merged=merged, last=True)
+    log_below = float(log_ndtr(variable.z(points[:1])[0])) if merged else -math.inf
+    if merged:
+        lowered[0] = max(lowered[0], lowered[1])
+    weight, scale = _lowered_weights(variable, points, log_prob, place, lowered, log_below, tilt)
     weight = _convex_minorant(weight, tilt * spacing)
     total = math.fsum(weight)
     return LatticeVariable(
@@ -124,7 +114,13 @@ def lattice_lower(
 
 
 def _lowered_weights(
-    variable: LogNormal, points: Array, log_prob: Array, place: Array, lowered: Array, tilt: float
+    variable: LogNormal,
+    points: Array,
+    log_prob: Array,
+    place: Array,
+    lowered: Array,
+    log_below: float,
+    tilt: float,
 ) -> tuple[Array, float]:
     """Second differences of c, tilted, times e^-scale; and the scale.
 
@@ -132,11 +128,11 @@ def _lowered_weights(
     """
     with np.errstate(divide="ignore"):
         to_left, to_right = log_prob + np.log1p(-place), log_prob + np.log(place)
-    below = log_ndtr(variable.z(points[:1]))
+    below = np.asarray([log_below])
     above = log_ndtr(-variable.z(points[-1:]))
     every = np.concatenate([to_left, to_right, below, above])
     at = np.concatenate([points[:-1], points[1:], points[:1], points[-1:]])
-    scale = float(logsumexp(every + tilt * at))
+    scale = log_sum_exp(every + tilt * at)
 
     def tilted(log_value: Array, at: Array) -> Array:
         return as_array(np.exp(np.minimum(log_value + tilt * at - scale, 700.0)))
@@ -159,14 +155,17 @@ def _log_split(log_prob: Array, place: Array) -> Array:
     return log_weight
 
 
-def _log_lowering(variable: LogNormal, points: Array, log_prob: Array, place: Array, *, last: bool) -> Array:
+def _log_lowering(
+    variable: LogNormal, points: Array, log_prob: Array, place: Array, *, merged: bool, last: bool
+) -> Array:
     """log(g_j / spacing): how much to lower c at each point so that every chord is below C.
 
     In the cell [x_j, x_j+1] of probability P and mean at the place t in [0, 1], the chord is above C at xi by
     at most spacing P min(t (1 - xi), (1 - t) xi), by Jensen, and at most spacing^2 max f / 8 where the
     density f is monotone. So each of these suffices: both ends down by the latter; the left one by
     spacing P t; the right one by spacing P (1 - t). One end is taken where the mean is far from the middle,
-    and the left one in the last cell, beyond which nothing can be lowered.
+    the left one in the last cell, beyond which nothing can be lowered, and the right one in the first cell
+    unless it is `merged` with what is below.
     """
     spacing = points[1] - points[0]
     density = variable.log_density(points)
@@ -181,30 +180,31 @@ def _log_lowering(variable: LogNormal, points: Array, log_prob: Array, place: Ar
         )
     left = np.where(place < _LEFT, left_only, np.where(place > _RIGHT, -np.inf, both))
     right = np.where(place < _LEFT, -np.inf, np.where(place > _RIGHT, right_only, both))
+    if not merged:
+        left[0], right[0] = -np.inf, right_only[0]
     if last:
         left[-1], right[-1] = left_only[-1], -np.inf
     return as_array(np.maximum(np.concatenate([left, [-np.inf]]), np.concatenate([[-np.inf], right])))
 
 
 def _merge_point(variable: LogNormal, *, low: float, spacing: float) -> tuple[float, bool]:
-    """Where the lattice of the lower bound starts, and whether the put there covers what its cell needs.
+    """Where the lattice of the lower bound starts, and whether what is below is merged into it.
 
-    Below `start` c(k) is a line of slope -1 through c_0, so c_0 + start may not exceed the mean; that is
-    g_0 spacing >= E[(start - X)_+]. If the put at `low` is at least what the cell needs, g_0 is the put.
-    Otherwise the largest start is taken at which the need exceeds the put, and g_0 is the need. The next
-    cell's need counts too, so that no mass at `start` becomes negative.
+    Then to the left c is a line of slope -1 through c_0, and c_0 + start may not exceed the mean, that is,
+    g_0 spacing >= E[(start - X)_+]. The largest start is taken at which what the first two cells need is
+    more; the mean may come out lower, by a part in 10^12.
     """
 
     def surplus(log_start: float) -> float:
         start = math.exp(log_start)
         points = as_array(start + spacing * np.arange(4))
         log_prob, place = variable.cells(points)
-        need = _log_lowering(variable, points, log_prob, place, last=False)
+        need = _log_lowering(variable, points, log_prob, place, merged=True, last=False)
         return variable.log_put(start) - math.log(spacing) - float(max(need[0], need[1]))
 
     lowest = math.log(max(low, 1e-290))
     if surplus(lowest) >= 0:
-        return math.exp(lowest), True
+        return math.exp(lowest), False
     highest = max(lowest, min(variable.log_mean, math.log(spacing))) + 1.0
     while surplus(highest) < 0:
         highest += 2.0
@@ -213,36 +213,48 @@ def _merge_point(variable: LogNormal, *, low: float, spacing: float) -> tuple[fl
     while surplus(root) > 0:
         root -= step
         step *= 2
-    return math.exp(root), False
+    return math.exp(root), True
 
 
 def _convex_minorant(weight: Array, tilt_step: float) -> Array:
     """Masses of the greatest convex minorant of a call function whose second differences are `weight`.
 
-    Where all are non-negative the function is convex already. Negative ones appear in the first cells,
-    where the density moves much within a cell; only the stretch around them is worked on.
+    Where all are non-negative the function is convex already. Negative ones appear where the density moves
+    much within a cell, mostly in the first ones; only the stretch around them is worked on.
     """
     while weight.size > 3 and weight[-1] < 0:  # c < 0 before the last point: it may be raised to 0, as C >= 0
         step = math.exp(-tilt_step)
         weight[-3] -= weight[-1] * step**2
         weight[-2] += 2 * weight[-1] * step
         weight = weight[:-1]
-    weight = np.where((weight < 0) & (weight > -_ROUNDING), 0.0, weight)
-    negative = np.flatnonzero(weight < 0)
-    if negative.size == 0:
-        return weight
-    stop = min(weight.size, 2 * int(negative[-1]) + 16)
+    width = 16
     while True:
-        untilted = weight[:stop] * np.exp(-tilt_step * np.arange(stop))
+        weight = np.where((weight < 0) & (weight > -_ROUNDING), 0.0, weight)
+        negative = np.flatnonzero(weight < 0)
+        if negative.size == 0:
+            return weight
+        weight, width = _repaired(weight, int(negative[0]), width, tilt_step), 2 * width
+
+
+def _repaired(weight: Array, position: int, width: int, tilt_step: float) -> Array:
+    """The convex minorant on the shortest stretch around a negative mass whose ends it leaves alone.
+
+    Slopes are taken relative to the one before the stretch. To the right of the last point c is 0 already.
+    """
+    while True:
+        start, stop = max(0, position - width), min(weight.size, position + width)
+        tilt = tilt_step * np.arange(stop - start)
+        untilted = weight[start:stop] * np.exp(-tilt)
         slopes = np.concatenate([[0.0], np.cumsum(untilted[1:])])
         repaired = slopes.copy()
-        cells = stop if stop < weight.size else stop - 1  # to the right of the last point c is 0 already
+        cells = slopes.size - (stop == weight.size)
         repaired[:cells] = isotonic_regression(slopes[:cells]).x
-        if stop == weight.size or repaired[-1] == slopes[-1]:
+        first = untilted[0] + repaired[0]
+        if (start == 0 or first >= 0) and (stop == weight.size or repaired[-1] == slopes[-1]):
             break
-        stop = min(weight.size, 2 * stop)
-    masses = np.concatenate([[untilted[0] + repaired[0]], np.diff(repaired)])
-    if masses[0] < -1e-12:
+        width *= 2
+    if first < -1e-12:
         raise ArithmeticError("the first cell of the lower lattice has a negative mass")
-    masses = np.maximum(masses, 0.0)  # what is left below 0 is rounding
-    return np.concatenate([masses * np.exp(tilt_step * np.arange(stop)), weight[stop:]])
+    # What is below 0 is rounding now; what is e^700 away from the start of the stretch is dropped: lower.
+    masses = np.maximum(np.concatenate([[first], np.diff(repaired)]), 0.0)
+    return np.concatenate([weight[:start], masses * np.exp(np.minimum(tilt, 700.0)), weight[stop:]])

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.fft import next_fast_len
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import log_ndtr
 
+from truebatch.accounting.lattice import log_sum_exp
 from truebatch.accounting.lognormal import Array, LogNormal, capped_moments
 
 _MAX_SIZE = 1 << 20  # of an FFT and of a lattice: beyond, the bounds move apart, and stay bounds
 _TAIL = 30.0  # nats: what the window leaves out of the tilted sum is about e^-30
 _NEGLIGIBLE = 30.0  # nats below the result at which a single step's tail is not resolved
 _JUMP = 16.0  # nats below the result at which the one big jump may be bounded roughly; more blurs the tilt
-_FAR = 35.0  # standard deviations
+FAR = 35.0  # standard deviations
 _REACH = 38.0  # standard deviations beyond which Phi underflows
 
 
@@ -44,17 +45,18 @@ class CappedSum:
         z = np.arange(-_REACH, min(_REACH + variable.tau, top), step)
         self.x = np.append(np.exp(variable.mu + variable.tau * z), cap)
         self.log_weight = np.append(-0.5 * z**2 + math.log(step / math.sqrt(2 * math.pi)), log_ndtr(-top))
-        self.log_weight -= logsumexp(self.log_weight)
+        self.log_weight -= log_sum_exp(self.log_weight)
         self.copies = copies
 
     def log_mgf(self, tilt: Array) -> Array:
         """log E[e^(tilt x)] for each tilt."""
-        return np.asarray(logsumexp(self.log_weight + np.multiply.outer(tilt, self.x), axis=-1))
+        return np.asarray([log_sum_exp(self.log_weight + t * self.x) for t in tilt])
 
     def tilted(self, tilt: float) -> Array:
         """The atoms' weights after tilting."""
         log_weight = self.log_weight + tilt * self.x
-        return np.asarray(np.exp(log_weight - logsumexp(log_weight)))
+        weight = np.exp(log_weight - log_weight.max())
+        return np.asarray(weight / weight.sum())
 
     def saddle(self, *, call: bool) -> float:
         """The tilt at which e^(S K(z) - z) / z^2, the transform of the payoff with strike 1, is smallest."""
@@ -94,8 +96,7 @@ def make_plan(
     coarse, tilt = _capped(variable, copies, top) if call else _uncapped(variable, copies, top)
     weight, x = coarse.tilted(tilt), coarse.x
     negligible = math.exp(-_NEGLIGIBLE) / copies
-    moved_to_0 = np.cumsum(weight) * np.exp(np.minimum(-tilt * x, 700.0))
-    low = float(x[max(0, int(np.argmax(moved_to_0 > negligible)) - 1)])
+    low = float(x[max(0, int(np.argmax(np.cumsum(weight) > negligible)) - 1)])
     cap = float(x[-1])
     if not call:  # a step so large pays nothing
         cap = float(x[np.flatnonzero(np.cumsum(weight[::-1])[::-1] > negligible)[-1]])
@@ -177,7 +178,7 @@ def _exact_cap(variable: LogNormal, copies: int, top: float) -> float:
 def log_put_estimate(*, sigma: float, copies: int, epsilon: float) -> float:
     """About log of a Chernoff bound on E[(e^eps - M)_+]: to decide whether the put is worth computing."""
     variable = LogNormal.step(sigma=sigma, log_unit=math.log(copies) + epsilon)
-    if -variable.mu < -_FAR * variable.tau:  # even one step is hardly ever below the strike
+    if -math.log(copies) - variable.mu < -FAR * variable.tau:
         return -math.inf
     coarse, tilt = _uncapped(variable, copies, 1.0)
     log_mgf = float(coarse.log_mgf(np.asarray([tilt]))[0])

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import logsumexp
 
-from truebatch.accounting.allocation_composition import log_delta_composed
+from truebatch.accounting.allocation_composition import FLOOR, log_delta_composed
 from truebatch.accounting.allocation_epoch import log_calls, log_puts_upper
 from truebatch.accounting.allocation_plan import log_put_estimate
 from truebatch.accounting.bounds import DeltaCurve, Direction
@@ -28,7 +28,7 @@ from truebatch.accounting.lognormal import LogNormal
 from truebatch.errors import InvalidArgument
 
 # Aim for the spacing of the lattice, in epsilon; the two ends come out 1e-7 to 1e-5 apart.
-_ACCURACY = 2e-6
+_ACCURACY = 1e-5
 # Below this log(delta) nothing is resolved: the upper end is without amplification, the lower a closed form.
 _DEEPEST = -690.0
 # How many nats an estimate of the second direction may be below the first before it is not computed.
@@ -62,6 +62,8 @@ def balls_and_bins_curves(*, steps_per_epoch: int, num_epochs: int) -> tuple[Del
                 return plain
             if plain < _DEEPEST:
                 return plain if upper else _log_delta_jump(sigma, epsilon, S)
+            if E > 1 and upper and plain < FLOOR:
+                return plain
             if E == 1:
                 value = _log_delta_one_epoch(sigma, epsilon, S, upper=upper)
             else:
@@ -87,6 +89,8 @@ def _log_delta_one_epoch(sigma: float, epsilon: float, steps: int, *, upper: boo
     """log of max(D_eps(P || Q), D_eps(Q || P)), or of a lower bound on the first one."""
     at = np.asarray([epsilon])
     value = float(log_calls(sigma=sigma, copies=steps, epsilons=at, upper=upper, accuracy=_ACCURACY)[0][0])
+    if value == math.inf:  # too deep for the lattice: a smaller epsilon bounds it too
+        return _log_delta_one_epoch(sigma, epsilon / 2, steps, upper=True)
     if not upper:
         return max(value, _log_delta_jump(sigma, epsilon, steps))
     if log_put_estimate(sigma=sigma, copies=steps, epsilon=-epsilon) + epsilon > value - _MARGIN:

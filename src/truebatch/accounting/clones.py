@@ -156,7 +156,8 @@ def _clone_counts(trials: int, prob: float, cells: int) -> tuple[Array, Array]:
     """Lower ends of ranges that cover 0..trials, and the log-probability of Bin(trials, prob) in each."""
     mean = trials * prob
     deviation = math.sqrt(mean * (1 - prob))
-    low = max(0, math.floor(mean - 40 * deviation - 40))
+    reach = 40 if cells >= _CELLS else 12  # deviations; what is below counts as no clones at all
+    low = max(0, math.floor(mean - reach * deviation - 40))
     high = min(trials, math.ceil(mean + 12 * deviation + 40))
     starts = np.unique(np.concatenate([[0.0], np.floor(np.linspace(low, high, min(cells, high - low + 1)))]))
     ends = np.append(starts[1:] - 1, trials)

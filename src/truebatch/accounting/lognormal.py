@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, logsumexp
 
 Array = npt.NDArray[np.float64]
 
@@ -16,6 +16,9 @@ _NODES, _WEIGHTS = (_RULE[0] + 1) / 2, _RULE[1] / 2
 # error is below 4e-13 times its 10th power; a wider one to differences of Phi, where nothing cancels.
 _SMOOTH = 0.5
 _FAR_FROM_ZERO = 12  # in cells: the singularity of the density at 0 costs the rule (4 * 12 + 2)^-10
+_BELOW = (
+    400  # cells below the lattice; the first ones cost one nat each, as they grow probability falls faster
+)
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -54,6 +57,13 @@ class LogNormal:
         first = math.log(k) + float(log_ndtr(z))
         second = self.log_mean + float(log_ndtr(z - self.tau))
         return log_difference(first, second)
+
+    def log_tilted_below(self, x: float, tilt: float) -> float:
+        """An upper bound on log E[e^(tilt X); X < x]: e^(tilt X) at its largest in each of some cells."""
+        edges = x - 20 * min(1 / max(-tilt, 1e-300), x) * np.expm1(0.05 * np.arange(_BELOW))
+        edges = as_array(np.append(edges[edges > 0], 0.0))
+        log_at_most = log_ndtr(self.z(edges[:-1]))
+        return float(logsumexp(log_at_most + tilt * (edges[1:] if tilt < 0 else edges[:-1])))
 
     def log_density(self, x: Array) -> Array:
         """Logarithm of the density."""
