@@ -83,7 +83,9 @@ def test_the_numbers_are_the_accountants_and_in_order(drawn):
         names += ["max_batch_size"] if row["max_batch_size"] else []
         spec = kind(**{field: int(row[field]) for field in names})
         assert spec == point.spec
-        ends = accounting.sigma(spec, epsilon=float(row["epsilon"]), delta=float(row["delta"]))
+        ends = accounting.sigma(
+            spec, epsilon=float(row["epsilon"]), delta=float(row["delta"]), dear=point.dear
+        )
         assert row["sigma_lower"] == ("" if ends.lower.value is None else repr(ends.lower.value))
         assert row["sigma_upper"] == ("" if ends.upper.value is None else repr(ends.upper.value))
         assert (row["source_lower"], row["source_upper"]) == (ends.lower.source, ends.upper.source)
@@ -101,7 +103,7 @@ def test_a_curve_of_which_nothing_is_known_is_left_out_and_said_so():
     unknown = Answer(lower=None, upper=2.0, source_lower="not asked for", source_upper="no amplification")
     pairs = [(point, unknown) for point in grid]
     assert sigma_panels._tracks(FIGURES["sigma-by-epochs"].layout.axis, pairs) == []
-    assert "(B&B) at 1 to 3 epochs is left out" in sigma_captions.note(pairs)
+    assert "(B&B): 3 of 3 points are left out" in sigma_captions.note(pairs)
 
 
 def test_draw_figure_computes_draws_and_is_fast_the_second_time(tmp_path, monkeypatch):

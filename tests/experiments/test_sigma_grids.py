@@ -92,7 +92,14 @@ def test_every_sampler_takes_the_same_steps_and_whole_epoch_ones_the_nearest_val
 def test_dear_bounds_are_asked_for_only_where_some_sampler_has_them():
     dear = {p.curve for p in by_batch_size(dear=True) if p.dear}
     assert dear == {"persistent_shuffle", "dynamic_shuffle", "balls_and_bins"}
-    assert not any(p.dear for p in by_batch_size())
+    assert {p.curve for p in by_batch_size() if p.dear} == {"balls_and_bins"}
+
+
+def test_balls_and_bins_takes_its_own_bounds_where_they_take_seconds():
+    asked = [p for p in (*by_batch_size(), *by_epsilon(), *by_epochs()) if p.dear]
+    assert {p.curve for p in asked} == {"balls_and_bins"}
+    assert max(p.epsilon for p in asked) == 32
+    assert {nominal_epochs(p.spec) for p in by_epochs() if p.dear} == {1, 2, 3, 4, 5, 10, 20, 30, 40, 50}
 
 
 def test_the_same_setting_is_the_same_point_in_every_figure():

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from truebatch.experiments.sigma_grids import Point, nominal_epochs
+from truebatch.experiments.sigma_grids import Point
 from truebatch.experiments.sigma_inks import INKS
 from truebatch.experiments.sigma_points import Answer
 from truebatch.specs import Poisson
@@ -39,13 +39,13 @@ def _scientific(x: float) -> str:
 def note(pairs: Pairs) -> str:
     """How to read the bands, and which curves are left out because nothing of their own is known."""
     lines = ["A band reaches from the σ that is provably needed to the σ that suffices. A line is both."]
-    hidden: dict[str, set[float]] = {}
-    for point, answer in pairs:
-        if answer.lower is None and point.curve == point.spec.name:
-            hidden.setdefault(INKS[point.curve].short, set()).add(nominal_epochs(point.spec))
-    for short, epochs in hidden.items():
-        span = f"{min(epochs):g}" + (f" to {max(epochs):g}" if len(epochs) > 1 else "")
-        lines.append(f"{short} at {span} epochs is left out: its bounds take minutes and were not asked for.")
+    for curve in dict.fromkeys(point.curve for point, _ in pairs):
+        ends = [answer.lower for point, answer in pairs if point.curve == curve == point.spec.name]
+        if left := ends.count(None):
+            lines.append(
+                f"{INKS[curve].short}: {left} of {len(ends)} points are left out, "
+                "whose bounds take long and were not asked for."
+            )
     readings = dict.fromkeys(INKS[p.curve].short for p, _ in pairs if p.curve != p.spec.name)
     if readings:
         lines.append(

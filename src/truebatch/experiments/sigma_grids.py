@@ -28,6 +28,7 @@ BATCH_SIZES = tuple(2**k for k in range(10, 19))
 EPSILONS = tuple(float(2**k) for k in range(9))
 EPOCHS = tuple(range(1, 51))
 PANEL_EPOCHS = (1, 5)
+_SECONDS_UP_TO = 32.0  # epsilon
 
 
 class Question(enum.StrEnum):
@@ -107,9 +108,9 @@ def sigma_grid(
     delta: float = DELTA,
     dear: bool = False,
 ) -> tuple[Point, ...]:
-    """All samplers at every combination of the settings, `dear` bounds only where asked for."""
+    """All samplers at every combination of the settings; `dear` asks for every bound that takes long."""
     return tuple(
-        Point(spec=spec, epsilon=eps, delta=delta, dear=dear and _has_dear_bounds(spec))
+        Point(spec=spec, epsilon=eps, delta=delta, dear=_takes_dear_bounds(spec, epsilon=eps, dear=dear))
         for E in epochs
         for b in batch_sizes
         for eps in epsilons
@@ -119,8 +120,14 @@ def sigma_grid(
     )
 
 
-def _has_dear_bounds(spec: Sampler) -> bool:
-    return isinstance(spec, PersistentShuffle | DynamicShuffle | BallsAndBins)
+def _takes_dear_bounds(spec: Sampler, *, epsilon: float, dear: bool) -> bool:
+    """Balls-and-bins has no others over several epochs: it takes them where seconds are enough, and not at
+    every number of epochs. Above epsilon 32 a point takes up to a minute.
+    """
+    if isinstance(spec, BallsAndBins):
+        E = spec.whole_epochs
+        return dear or (epsilon <= _SECONDS_UP_TO and (E <= 5 or E % 10 == 0))
+    return dear and isinstance(spec, PersistentShuffle | DynamicShuffle)
 
 
 def by_batch_size(*, dear: bool = False) -> tuple[Point, ...]:

@@ -27,7 +27,7 @@ from truebatch.experiments.sigma_inks import INKS, Axis, Ink, Layout
 from truebatch.experiments.sigma_points import Answer
 
 _DPI = 150
-_LINE = 2e-3  # relative; a band narrower than this is narrower than a line, and drawn as one
+_LINE = 5e-3  # relative; a band narrower than this is narrower than a line, and drawn as one
 _LABEL_GAP = 0.048  # of a panel's height, between two labels at its right edge
 _STYLE: Any = {
     "svg.hashsalt": "truebatch",
