@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
+from truebatch import BallsAndBins, accounting
 from truebatch.accounting import allocation_epoch as epoch
 from truebatch.accounting.allocation_epoch import log_calls, log_puts_upper
 from truebatch.accounting.allocation_lattice import LatticeVariable, lattice_lower, lattice_upper
@@ -285,3 +286,22 @@ def test_upper_bound_falls_with_sigma_far_beyond_what_a_lattice_resolves(steps, 
     values = [upper.log_delta(sigma, epsilon) for sigma in np.geomspace(1.0, 1e4, 13)]
     assert all(later <= earlier + 1e-6 for earlier, later in itertools.pairwise(values) if earlier > -60)
     assert values[-1] < -20
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "sigma", "width"),
+    [(560, 1, 1.0, 1.1e-5), (35_813, 1, 2.0, 1.3e-5), (560, 1, 50.0, 1.3e-5), (560, 5, 2.0, 5e-5)],
+)
+def test_epsilon_is_bracketed_where_noise_is_large(steps, epochs, sigma, width):
+    spec = BallsAndBins(num_examples=steps, batch_size=1, num_steps=steps * epochs)
+    ends = accounting.epsilon(spec, sigma=sigma, delta=2.7e-8, dear=True)
+    assert ends.lower.value <= ends.upper.value <= ends.lower.value * (1 + width)
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.03, 0.044])
+@pytest.mark.parametrize(("steps", "epochs"), [(2, 3), (560, 2)])
+def test_several_epochs_of_hardly_any_noise_give_numbers(steps, epochs, sigma):
+    for epsilon in (0.0, 5.0, 256.0, 2000.0):
+        lower, upper = both_ends(steps, epochs, sigma, epsilon)
+        assert lower <= upper <= log_delta_gaussian(sigma=sigma / math.sqrt(epochs), epsilon=epsilon)
+        assert lower > -math.inf

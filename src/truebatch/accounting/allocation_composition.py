@@ -17,7 +17,8 @@ from truebatch.accounting.hockey_stick import connect_the_dots, increasing_slope
 from truebatch.accounting.lattice import LatticeLoss
 from truebatch.accounting.lognormal import Array, as_array
 
-_ACCURACY = 1e-5  # of each one-epoch value, in epsilon
+# Of each one-epoch value, in epsilon. The lower lattice loses more near 0, where it is coarse.
+_ACCURACY_UPPER, _ACCURACY_LOWER = 1e-5, 4e-6
 _PER_DEVIATION = 150  # lattice points per standard deviation of the loss
 _MAX_POINTS = 60_000
 _MAX_GROUP = 1 << 14
@@ -72,14 +73,13 @@ def _call_groups(
 ) -> list[Array]:
     """log H at spacing * (first, first + 1, ...) until it is below `depth`, in groups that overlap."""
     groups: list[Array] = []
+    accuracy = _ACCURACY_UPPER if upper else _ACCURACY_LOWER
     reach = min(_FIRST_REACH * spacing * _PER_DEVIATION, _MAX_REACH)
     position = first
     while True:
         length = min(max(2 * overlap, math.ceil(reach / spacing)), _MAX_GROUP)
         epsilons = as_array(spacing * np.arange(position, position + length + overlap))
-        values, tilt = log_calls(
-            sigma=sigma, copies=steps, epsilons=epsilons, upper=upper, accuracy=_ACCURACY
-        )
+        values, tilt = log_calls(sigma=sigma, copies=steps, epsilons=epsilons, upper=upper, accuracy=accuracy)
         if (
             values[0] == math.inf
         ):  # too deep for the lattice: the curve falls, so the last value bounds the rest
@@ -101,7 +101,7 @@ def _put_groups(sigma: float, steps: int, spacing: float, depth: float) -> Array
     while True:
         length = min(max(8, math.ceil(reach / spacing)), _MAX_GROUP)
         epsilons = as_array(-spacing * np.arange(position, position + length))
-        puts = log_puts_upper(sigma=sigma, copies=steps, epsilons=epsilons[::-1], accuracy=_ACCURACY)
+        puts = log_puts_upper(sigma=sigma, copies=steps, epsilons=epsilons[::-1], accuracy=_ACCURACY_UPPER)
         groups.append(puts[::-1])
         position += length
         reach = max(_GROUP * 2 * spacing / max(puts[2] - puts[0], 1e-3), reach / 4)

@@ -27,8 +27,10 @@ from truebatch.accounting.deterministic import log_delta_gaussian
 from truebatch.accounting.lognormal import LogNormal
 from truebatch.errors import InvalidArgument
 
-# Aim for the spacing of the lattice, in epsilon; the two ends come out 1e-7 to 1e-5 apart.
-_ACCURACY = 1e-5
+# Aim for the spacing of the lattice, in epsilon. The lower lattice loses more near 0, where it is coarse.
+_ACCURACY_UPPER, _ACCURACY_LOWER = 1e-5, 2e-6
+# Below this sigma the likelihood ratios of several epochs leave the range of floats.
+_SMALLEST_COMPOSED = 0.045
 # Below this log(delta) nothing is resolved: the upper end is without amplification, the lower a closed form.
 _DEEPEST = -690.0
 # How many nats an estimate of the second direction may be below the first before it is not computed.
@@ -62,8 +64,8 @@ def balls_and_bins_curves(*, steps_per_epoch: int, num_epochs: int) -> tuple[Del
                 return plain
             if plain < _DEEPEST:
                 return plain if upper else _log_delta_jump(sigma, epsilon, S)
-            if E > 1 and upper and plain < FLOOR:
-                return plain
+            if E > 1 and (sigma < _SMALLEST_COMPOSED or (upper and plain < FLOOR)):
+                return plain if upper else _log_delta_jump(sigma, epsilon, S)
             if E == 1:
                 value = _log_delta_one_epoch(sigma, epsilon, S, upper=upper)
             else:
@@ -88,13 +90,14 @@ def balls_and_bins_curves(*, steps_per_epoch: int, num_epochs: int) -> tuple[Del
 def _log_delta_one_epoch(sigma: float, epsilon: float, steps: int, *, upper: bool) -> float:
     """log of max(D_eps(P || Q), D_eps(Q || P)), or of a lower bound on the first one."""
     at = np.asarray([epsilon])
-    value = float(log_calls(sigma=sigma, copies=steps, epsilons=at, upper=upper, accuracy=_ACCURACY)[0][0])
+    accuracy = _ACCURACY_UPPER if upper else _ACCURACY_LOWER
+    value = float(log_calls(sigma=sigma, copies=steps, epsilons=at, upper=upper, accuracy=accuracy)[0][0])
     if value == math.inf:  # too deep for the lattice: a smaller epsilon bounds it too
         return _log_delta_one_epoch(sigma, epsilon / 2, steps, upper=True)
     if not upper:
         return max(value, _log_delta_jump(sigma, epsilon, steps))
     if log_put_estimate(sigma=sigma, copies=steps, epsilon=-epsilon) + epsilon > value - _MARGIN:
-        put = log_puts_upper(sigma=sigma, copies=steps, epsilons=-at, accuracy=_ACCURACY)[0]
+        put = log_puts_upper(sigma=sigma, copies=steps, epsilons=-at, accuracy=accuracy)[0]
         value = max(value, float(put) + epsilon)
     return min(value, 0.0)
 
