@@ -112,9 +112,17 @@ def test_an_unknown_end_says_why() -> None:
 
 
 def test_an_impossible_request_says_what_is_reachable() -> None:
+    """At epsilon = 0 a Gaussian's delta falls like 1/sigma: 1e-12 would need a sigma near 1e12."""
+    with pytest.raises(CalibrationFailed, match=r"no sigma in .* gives epsilon=0 .* delta is"):
+        accounting.sigma(spec_of(Deterministic), epsilon=0.0, delta=1e-12)
+
+
+def test_a_bound_that_cannot_be_met_leaves_the_question_to_the_others() -> None:
+    """A cap at b itself: Theorem 3.3 adds more than 1 to delta, the analysis of a uniform cut still answers."""
     spec = TruncatedPoisson(num_examples=1000, batch_size=100, num_steps=100, max_batch_size=100)
-    with pytest.raises(CalibrationFailed, match=r"no sigma in .* gives epsilon=0.01 .* delta is"):
-        accounting.sigma(spec, epsilon=0.01, delta=1e-300)
+    ends = accounting.sigma(spec, epsilon=0.01, delta=1e-300)
+    assert "uniform cut" in ends.upper.source
+    assert accounting.delta(spec, epsilon=0.01, sigma=ends.upper.value).upper.value <= 1e-300
 
 
 HOSTILE = st.one_of(
