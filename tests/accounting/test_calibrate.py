@@ -118,7 +118,7 @@ def test_an_impossible_request_says_what_is_reachable() -> None:
 
 
 def test_a_bound_that_cannot_be_met_leaves_the_question_to_the_others() -> None:
-    """A cap at b itself: Theorem 3.3 adds more than 1 to delta, the analysis of a uniform cut still answers."""
+    """A cap at b itself: Theorem 3.3 adds more than 1 to delta, the analysis of a uniform cut answers."""
     spec = TruncatedPoisson(num_examples=1000, batch_size=100, num_steps=100, max_batch_size=100)
     ends = accounting.sigma(spec, epsilon=0.01, delta=1e-300)
     assert "uniform cut" in ends.upper.source
