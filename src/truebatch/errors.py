@@ -42,3 +42,11 @@ class InvalidKey(TruebatchError):
 
 class MissingExtra(TruebatchError):
     """An optional package is needed for this and is not installed."""
+
+
+class InvalidData(TruebatchError):
+    """Rows cannot be read as what they are said to be: the message names the file, and the line of a text."""
+
+
+class SourceChanged(TruebatchError):
+    """A source is not the one that earlier work was done with."""

@@ -1,0 +1,21 @@
+"""Sources of rows in one stable order, and the rows of one width that they become."""
+
+from truebatch.data.layout import Column, Layout
+from truebatch.data.memory import TableSource
+from truebatch.data.opening import open_source
+from truebatch.data.rows import item_nulls, nulls, pack, to_batch, unpack
+from truebatch.data.source import Identity, Source
+
+__all__ = [
+    "Column",
+    "Identity",
+    "Layout",
+    "Source",
+    "TableSource",
+    "item_nulls",
+    "nulls",
+    "open_source",
+    "pack",
+    "to_batch",
+    "unpack",
+]
