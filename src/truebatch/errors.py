@@ -50,3 +50,19 @@ class InvalidData(TruebatchError):
 
 class SourceChanged(TruebatchError):
     """A source is not the one that earlier work was done with."""
+
+
+class DamagedBatches(TruebatchError):
+    """Written batches are not what their manifest says."""
+
+
+class IncompletePart(TruebatchError):
+    """Not every row of a part of the batches has arrived, or one arrived that has no place in it."""
+
+
+class OutputRefused(TruebatchError):
+    """A directory holds other batches than those asked for, is in use, or cannot be written."""
+
+
+class NoSpace(TruebatchError):
+    """There is not enough room on the disk."""

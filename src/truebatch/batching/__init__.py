@@ -1,0 +1,25 @@
+"""schedule + source -> T batches of one shape."""
+
+from truebatch.batching.assemble import (
+    Job,
+    assemble,
+    block_from_bytes,
+    block_to_bytes,
+    part_bytes,
+    split,
+)
+from truebatch.batching.digest import digest_of
+from truebatch.batching.shape import Shape, batch_rows, part_name
+
+__all__ = [
+    "Job",
+    "Shape",
+    "assemble",
+    "batch_rows",
+    "block_from_bytes",
+    "block_to_bytes",
+    "digest_of",
+    "part_bytes",
+    "part_name",
+    "split",
+]
