@@ -8,10 +8,13 @@ from truebatch.batching.assemble import (
     part_bytes,
     split,
 )
+from truebatch.batching.batches import Batch, Batches
 from truebatch.batching.digest import digest_of
 from truebatch.batching.shape import Shape, batch_rows, part_name
 
 __all__ = [
+    "Batch",
+    "Batches",
     "Job",
     "Shape",
     "assemble",
