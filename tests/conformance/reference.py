@@ -1,5 +1,6 @@
 """Batches the slow way: step by step, by pyarrow alone. What every engine must equal, byte for byte."""
 
+import decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,9 +33,19 @@ def _batch(table: pa.Table, members, rows: int, schema: pa.Schema) -> pa.Table:
     columns = []
     for field in table.schema:
         real = table.column(field.name).take(pa.array(members)).to_pylist()
-        columns.append(pa.array(real + [_empty(field.type)] * (rows - len(members)), field.type))
+        columns.append(_array(field.type, real + [_empty(field.type)] * (rows - len(members))))
     weight = [1.0] * len(members) + [0.0] * (rows - len(members))
     return pa.table([*columns, pa.array(weight, pa.float32())], schema=schema)
+
+
+def _array(kind: pa.DataType, values: list) -> pa.Array:
+    """The values as Arrow; what lies under the null of a fixed-size list is empty, and not null itself."""
+    if not pa.types.is_fixed_size_list(kind):
+        return pa.array(values, kind)
+    lists = [_empty(kind) if value is None else value for value in values]
+    items = pa.array([item for value in lists for item in value], kind.value_type)
+    gone = pa.array([value is None for value in values]) if None in values else None
+    return pa.FixedSizeListArray.from_arrays(items, type=kind, mask=gone)
 
 
 def _empty(kind: pa.DataType):
@@ -50,9 +61,13 @@ def _empty(kind: pa.DataType):
         return []
     if pa.types.is_boolean(kind):
         return False
-    return (
-        pa.scalar(0, pa.int64()).cast(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(kind).as_py()
-    )
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_decimal(kind):
+        return decimal.Decimal(0)
+    if pa.types.is_temporal(kind):
+        return pa.array([0], pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)[0].as_py()
+    return kind.to_pandas_dtype()(0)
 
 
 def part_paths(directory: Path) -> list[Path]:

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pat
 
@@ -90,6 +91,11 @@ class Skeleton:
             found.append(Segment(offset + place * self.shape.rows * width, width))
             offset += _padded(held * self.shape.rows * width)
         return found
+
+    @cached_property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """Where each column of each step begins: [steps, columns], the weight last."""
+        return np.array([[s.offset for s in self.segments(step)] for step in range(self.num_steps)])
 
     def outside(self) -> Iterable[bytes]:
         """What is in the file beside the values, in order: heads, padding between buffers, footer."""

@@ -56,7 +56,7 @@ class Job:
 
 
 def split(
-    job: Job, schedule: Schedule, piece: pa.RecordBatch, start: int, *, steps: range | None = None
+    job: Job, schedule: Schedule, piece: pa.RecordBatch, start: int, *, steps: range | Int64s | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Blocks of the rows of `piece`, which begins at row `start`: (part, block), parts in increasing order.
 

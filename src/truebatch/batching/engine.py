@@ -20,6 +20,9 @@ from truebatch.sampling import Schedule
 # Output is as secret as the data: open to its owner alone unless the user says otherwise.
 FILE_MODE = 0o600
 
+# What is unfinished stands in this folder of the output directory, and goes when the manifest is written.
+WORK = ".unfinished"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PartFile:
@@ -62,6 +65,11 @@ class Task:
     file_mode: int = FILE_MODE
     advance: Callable[[Progress], None] = no_progress
 
+    @property
+    def work(self) -> Path:
+        """Where an engine keeps what it needs to go on after it was stopped."""
+        return self.directory / WORK
+
 
 class Engine(Protocol):
     """Makes the parts of a task.
@@ -92,7 +100,9 @@ def write_part_file(
 
     Two workers that make the same part at once do not disturb each other: both write the same bytes.
     """
-    aside = directory / f".{part_name(part)}.{secrets.token_hex(8)}"
+    work = directory / WORK
+    work.mkdir(mode=0o700, exist_ok=True)
+    aside = work / f"{part_name(part)}.{secrets.token_hex(8)}"
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
