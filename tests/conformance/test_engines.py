@@ -17,14 +17,14 @@ from truebatch import (
     TruncatedPoisson,
     schedule,
 )
-from truebatch.batching import Job, digest_of, part_name
-from truebatch.batching import in_place
+from truebatch.batching import Job, digest_of, in_place, part_name
 from truebatch.batching.engine import Task
+from truebatch.batching.gather import GatherEngine
 from truebatch.batching.local import LocalEngine
 from truebatch.data import TableSource
 
 KEY = Key.for_tests(11)
-ENGINES = {"local": LocalEngine()}
+ENGINES = {"local": LocalEngine(), "gather": GatherEngine()}
 
 
 def expected_parts(job: Job, table: pa.Table) -> list[bytes]:

@@ -69,14 +69,14 @@ def split(
     _require_same(job, schedule)
     shape, stop = job.shape, start + piece.num_rows
     packed = pack(piece, shape.layout) if shape.layout.width else None
-    for placed in schedule.placement_blocks(start, stop, steps=steps):
-        if len(placed.row) == 0:
+    for block in schedule.placement_blocks(start, stop, steps=steps):
+        if len(block.row) == 0:
             continue
-        parts = placed.step // shape.steps_per_part
-        position = (placed.step - parts * shape.steps_per_part) * shape.rows + placed.slot
+        parts = block.step // shape.steps_per_part
+        position = (block.step - parts * shape.steps_per_part) * shape.rows + block.slot
         edges = np.flatnonzero(np.diff(parts, prepend=-1, append=-1))
         for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            rows = placed.row[low:high] - start
+            rows = block.row[low:high] - start
             yield int(parts[low]), _block(job, position[low:high], rows, packed, piece)
 
 
@@ -175,17 +175,27 @@ def record_of(
     Guarantees:
       - What lies under a null is zero, so that equal rows give equal bytes.
     """
-    layout, shape = job.shape.layout, job.shape
-    columns: dict[str, pa.Array] = {}
+    layout = job.shape.layout
+    rows = np.zeros((len(real), layout.width), np.uint8)
     if layout.width:
-        rows = np.zeros((len(real), layout.width), np.uint8)
         for position, piece in zip(positions, slices, strict=True):
             rows[position] = _packed_rows(piece, layout.width)
+    variable = [
+        placed(field.type, [piece.column(str(i)) for piece in slices], positions, len(real))
+        for i, field in enumerate(layout.variable)
+    ]
+    return record_of_rows(job, rows, variable, real)
+
+
+def record_of_rows(
+    job: Job, rows: npt.NDArray[np.uint8], variable: list[pa.Array], real: npt.NDArray[np.bool_]
+) -> pa.RecordBatch:
+    """A record batch from packed rows and the columns of no fixed width, padding included in both."""
+    layout, shape = job.shape.layout, job.shape
+    columns = dict(zip((field.name for field in layout.variable), variable, strict=True))
+    if layout.width:
         fixed = to_batch(rows, layout)
         columns |= dict(zip(fixed.schema.names, fixed.columns, strict=True))
-    for i, field in enumerate(layout.variable):
-        parts = [piece.column(str(i)) for piece in slices]
-        columns[field.name] = _placed(field.type, parts, positions, len(real))
     arrays = [columns[name] for name in shape.source_schema.names]
     return pa.RecordBatch.from_arrays([*arrays, pa.array(real.astype(np.float32))], schema=shape.schema)
 
@@ -196,7 +206,7 @@ def _packed_rows(block: pa.RecordBatch, width: int) -> npt.NDArray[np.uint8]:
     return data[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
 
 
-def _placed(kind: pa.DataType, parts: list[pa.Array], positions: list[Int64s], rows: int) -> pa.Array:
+def placed(kind: pa.DataType, parts: list[pa.Array], positions: list[Int64s], rows: int) -> pa.Array:
     """Values where they belong; an empty value elsewhere."""
     values = pa.concat_arrays([*parts, _empty_value(kind)])
     chosen = np.full(rows, len(values) - 1, np.int64)

@@ -92,7 +92,7 @@ def _one_pass(task: Task, schedule: Schedule, journal: Journal) -> None:
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(task.workers))
         files: dict[int, int] = {}
-        for rows, piece in ahead(pieces, read):
+        for rows, piece in ahead(map(read, pieces)):
             shares = ranges(rows.start, rows.stop, -(-len(rows) // task.workers), schedule.tile_rows)
             work = [pool.submit(_blocks, task, schedule, piece, rows.start, share, steps) for share in shares]
             for future in work:

@@ -96,7 +96,14 @@ def write_part_file(
     *,
     mode: int = FILE_MODE,
 ) -> PartFile:
-    """Assemble one part and put it in its place: written aside, synced, renamed.
+    """Assemble one part from its blocks and put it in its place."""
+    return write_records(job, part, assemble(job, schedule, part, blocks), directory, mode=mode)
+
+
+def write_records(
+    job: Job, part: int, records: Iterable[pa.RecordBatch], directory: Path, *, mode: int = FILE_MODE
+) -> PartFile:
+    """Put one part in its place from its record batches: written aside, synced, renamed.
 
     Two workers that make the same part at once do not disturb each other: both write the same bytes.
     """
@@ -106,7 +113,7 @@ def write_part_file(
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
-            write_part(file, job.shape.schema, assemble(job, schedule, part, blocks))
+            write_part(file, job.shape.schema, records)
             file.flush()
             os.fsync(file.fileno())
         found = PartFile(part=part, num_bytes=aside.stat().st_size, digest=digest_of_file(aside))

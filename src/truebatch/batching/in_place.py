@@ -151,7 +151,7 @@ def _one_pass(task: Task, schedule: Schedule, files: list[_Partial], journal: Jo
     pieces = ranges(journal.next_row, n, piece_rows(job, task.memory), schedule.tile_rows)
     noted: Future[None] | None = None
     with ThreadPoolExecutor(task.workers) as pool, ThreadPoolExecutor(1) as syncer:
-        for rows, packed in ahead(pieces, read):
+        for rows, packed in ahead(map(read, pieces)):
             placing = [
                 pool.submit(_place, schedule, shape, by_part, packed, rows.start, share) for share in shares
             ]

@@ -1,7 +1,8 @@
 """Rows of the source as the passes over it want them: in pieces of a stated size, one read ahead."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -13,7 +14,6 @@ from truebatch.data import Layout, Source, pack
 from truebatch.errors import SourceChanged
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def ranges(start: int, stop: int, rows: int, unit: int) -> Iterator[range]:
@@ -63,20 +63,25 @@ def _other_length(rows: range, found: int) -> SourceChanged:
     )
 
 
-def ahead(items: Iterable[Item], work: Callable[[Item], Result], depth: int = 1) -> Iterator[Result]:
-    """work(item) for each item, in order, up to `depth` of them done before they are asked for."""
+def ahead(items: Iterable[Item], depth: int = 1) -> Iterator[Item]:
+    """The items, in order, up to `depth` of them made in a thread of their own before they are asked for.
+
+    >>> list(ahead(map(str, range(3))))
+    ['0', '1', '2']
+    """
+    source = iter(items)
+    waiting: deque[Future[list[Item]]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
-        waiting: list[Future[Result]] = []
-        source = iter(items)
         try:
-            for item in itertools.islice(source, depth):
-                waiting.append(pool.submit(work, item))
-            while waiting:
-                result = waiting.pop(0).result()
-                for item in itertools.islice(source, 1):
-                    waiting.append(pool.submit(work, item))
-                yield result
-                del result
+            for _ in range(depth):
+                waiting.append(pool.submit(_next, source))
+            while found := waiting.popleft().result():
+                waiting.append(pool.submit(_next, source))
+                yield found.pop()
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def _next(source: Iterator[Item]) -> list[Item]:
+    return list(itertools.islice(source, 1))

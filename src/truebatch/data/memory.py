@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from truebatch.data.digest import digest_of_rows
@@ -42,6 +43,12 @@ class TableSource:
         for batch in self._table.slice(start, stop - start).to_batches(max_chunksize=PIECE_ROWS):
             if batch.num_rows:
                 yield decoded(batch, self._schema)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """These rows, in this order."""
+        taken = self._table.take(pa.array(rows))
+        columns = [column.combine_chunks() for column in taken.columns]
+        return decoded(pa.RecordBatch.from_arrays(columns, schema=self._table.schema), self._schema)
 
     def identity(self) -> Identity:
         """Number of rows, schema and a digest of the values."""
