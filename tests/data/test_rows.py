@@ -1,5 +1,7 @@
 """Rows of one width: what goes in comes out, and equal rows are equal bytes."""
 
+import pickle
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -34,6 +36,8 @@ def test_rows_keep_every_value_and_every_null(table):
         assert back.equals(batch.select(layout.schema.names).replace_schema_metadata(None))
         assert {f.name for f in layout.variable} == set(batch.schema.names) - set(layout.schema.names)
         assert np.array_equal(pack(back, layout), rows)
+        sent = pickle.loads(pickle.dumps(layout))
+        assert (sent.columns, set(sent.variable)) == (layout.columns, set(layout.variable))
 
 
 def test_large_batches_are_packed_in_chunks_without_seams():

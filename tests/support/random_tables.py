@@ -91,7 +91,7 @@ def tables(draw, rows=ROWS, variable=True, least=0, kinds=None):
     """A table of random types, values, nulls, chunks and offsets."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     k, extra = draw(rows), draw(st.integers(0, 9))
-    kinds = kinds or globals()["kinds"](variable)
+    kinds = globals()["kinds"](variable) if kinds is None else kinds
     fields, arrays = [], []
     for i in range(draw(st.integers(least, 5))):
         kind = draw(kinds)

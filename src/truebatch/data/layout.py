@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pat
 
+from truebatch.data.source import schema_from_bytes, schema_to_bytes
 from truebatch.errors import InvalidData
 
 _PLAIN = {
@@ -100,6 +101,9 @@ class Layout:
             offset += column.width
         return cls(tuple(columns), tuple(variable), offset, offset + (bits + 7) // 8)
 
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return _layout_from, (schema_to_bytes(pa.schema([*self.schema, *self.variable])),)
+
     @cached_property
     def schema(self) -> pa.Schema:
         """The fixed-width columns, as Arrow types."""
@@ -126,6 +130,10 @@ class Layout:
             f"a column must be one of the fixed-width columns; got {name!r}.",
             hint=f"there are: {', '.join(c.name for c in self.columns) or 'none'}.",
         )
+
+
+def _layout_from(data: bytes) -> Layout:
+    return Layout.of(schema_from_bytes(data))
 
 
 def require_unique_names(schema: pa.Schema) -> None:

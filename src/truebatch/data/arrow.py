@@ -1,0 +1,193 @@
+"""Arrow IPC files and streams as one source, from the memory map."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from truebatch.data.cursors import Cursors
+from truebatch.data.files import DataFile, Spans, Where, digest, find_files
+from truebatch.data.layout import require_unique_names
+from truebatch.data.pieces import decoded_schema, pieces
+from truebatch.data.source import (
+    Identity,
+    require_range,
+    require_same_schema,
+    schema_entries,
+    schema_from_bytes,
+    schema_to_bytes,
+)
+from truebatch.errors import InvalidData
+
+SUFFIXES = (".arrow", ".feather", ".ipc", ".arrows")
+
+_MAGIC = b"ARROW1"
+_FEATHER_1 = b"FEA1"
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_TAIL_BYTES = 10  # length of the footer, and the magic
+
+
+class ArrowSource:
+    """Arrow IPC files (Feather too) and streams, one after the other, memory-mapped.
+
+    `where` is a path, a glob, a directory, or a list of these; `data.files.find_files` states the order.
+
+    Guarantees:
+      - Rows that were written uncompressed are not copied.
+      - A file is read from any record batch on; a stream from its start, where batches that are passed over
+        cost next to nothing unless they are compressed. Ranges that follow each other cost one pass.
+      - A file that is rewritten while the source is in use is noticed when it is opened again.
+    A compressed record batch is decompressed as a whole: how large it is was its writer's choice.
+    """
+
+    def __init__(self, where: Where) -> None:
+        files, counts, schemas = [], [], {}
+        for path in find_files(where, SUFFIXES):
+            file, rows, schemas[str(path)] = _inspected(path)
+            files.append(file)
+            counts.append(rows)
+        state = _Batches(
+            files=tuple(files),
+            places=tuple((i, j) for i, rows in enumerate(counts) for j in range(len(rows))),
+            spans=Spans(count for rows in counts for count in rows),
+            schema_bytes=schema_to_bytes(require_same_schema(schemas)),
+        )
+        self.__setstate__(state)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        return self._schema
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return self._batches.spans.num_rows
+
+    def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """Rows start..stop-1, in order, in bounded pieces."""
+        require_range(start, stop, self.num_rows)
+        return self._cursors.read(start, stop)
+
+    def identity(self) -> Identity:
+        """Schema, and of each file its name, size, time, rows and a digest of its footer."""
+        return {
+            "format": "arrow",
+            "rows": self.num_rows,
+            "schema": schema_entries(self.schema),
+            "files": [file.identity() for file in self._batches.files],
+        }
+
+    def __getstate__(self) -> "_Batches":
+        return self._batches
+
+    def __setstate__(self, state: "_Batches") -> None:
+        self._batches = state
+        self._schema = state.schema
+        self._cursors = Cursors(state.stream, self.num_rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Batches:
+    """The record batches of all files: (file, batch) and the rows of each, empty ones included."""
+
+    files: tuple[DataFile, ...]
+    places: tuple[tuple[int, int], ...]
+    spans: Spans
+    schema_bytes: bytes
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of all files."""
+        return schema_from_bytes(self.schema_bytes)
+
+    def stream(self, start: int) -> Iterator[pa.RecordBatch]:
+        """All batches from a row on."""
+        schema = self.schema
+        first, skip = self.spans.find(start)
+        for i, places in itertools.groupby(self.places[first:], key=lambda place: place[0]):
+            path = Path(self.files[i].path)
+            self.files[i].require_same(path.stat().st_size, _mark(path))
+            try:
+                for batch in _batches(path, next(places)[1]):
+                    yield from pieces(batch.slice(skip), schema)
+                    skip = max(0, skip - batch.num_rows)
+            except (pa.ArrowException, OSError) as error:
+                raise _damaged(path, error) from None
+
+
+def _batches(path: Path, first: int = 0) -> Iterator[pa.RecordBatch]:
+    """The record batches of a file or stream from one on."""
+    with pa.memory_map(str(path)) as data:
+        if _is_file(path):
+            reader = pa.ipc.open_file(data)
+            batches: Iterator[pa.RecordBatch] = (
+                reader.get_batch(i) for i in range(first, reader.num_record_batches)
+            )
+        else:
+            batches = itertools.islice(pa.ipc.open_stream(data), first, None)
+        for batch in batches:
+            batch.validate()
+            yield batch
+
+
+def _inspected(path: Path) -> tuple[DataFile, list[int], pa.Schema]:
+    """The file, the rows of its record batches, and its schema."""
+    status, mark = path.stat(), _mark(path)
+    try:
+        with pa.memory_map(str(path)) as data:
+            schema = (pa.ipc.open_file if _is_file(path) else pa.ipc.open_stream)(data).schema
+        rows = [batch.num_rows for batch in _batches(path)]
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error) from None
+    try:
+        require_unique_names(schema)
+    except InvalidData as error:
+        raise InvalidData(f"{path}: {error.message}", hint=error.hint) from None
+    file = DataFile(
+        path=str(path), size=status.st_size, mtime_ns=status.st_mtime_ns, rows=sum(rows), mark=mark
+    )
+    return file, rows, decoded_schema(schema)
+
+
+def _is_file(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def _mark(path: Path) -> str:
+    """Digest of a file's footer, or of a stream's first bytes, which hold its schema."""
+    with path.open("rb") as file:
+        head = file.read(1 << 12)
+        size = file.seek(0, 2)
+        if size == 0:
+            raise InvalidData(f"an Arrow file must not be empty; got {str(path)!r} with no bytes.")
+        if head.startswith(_FEATHER_1):
+            raise InvalidData(
+                f"Feather files must be of version 2; got {str(path)!r} of version 1.",
+                hint="read it with pyarrow.feather and write it again.",
+            )
+        file.seek(max(0, size - _TAIL_BYTES))
+        tail = file.read()
+        if not head.startswith(_MAGIC):
+            if not tail.endswith(_END_OF_STREAM):
+                raise _cut(path, "a stream must end with its end mark")
+            return digest(head)
+        length = int.from_bytes(tail[:4], "little")
+        if tail[4:] != _MAGIC or length + _TAIL_BYTES + len(_MAGIC) > size:
+            raise _cut(path, "an Arrow file must end with its footer")
+        file.seek(size - _TAIL_BYTES - length)
+        return digest(file.read(length))
+
+
+def _cut(path: Path, rule: str) -> InvalidData:
+    return InvalidData(
+        f"{rule}; got {str(path)!r} without it.",
+        hint="it is no Arrow file, was cut short, or is still being written: copy or write it again.",
+    )
+
+
+def _damaged(path: Path, error: Exception) -> InvalidData:
+    return InvalidData(f"an Arrow file must be readable; got {str(path)!r}: {error}.")
