@@ -1,0 +1,1 @@
+"""Batches to a model: clip, noise, optimize, checkpoint, evaluate."""

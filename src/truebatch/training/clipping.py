@@ -1,0 +1,108 @@
+"""The sum of clipped per-example gradients, by two roads that must agree.
+
+By layers: norms and sum straight from activations and deltas. By examples: the gradients of single examples,
+for any loss. Both clip w_i g_i, the gradient of example i times its weight, to the clip norm, so no weight
+can make an example count for more.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from truebatch.training.layers import Use
+from truebatch.training.tape import Example, Loss, Params, layers_of, replace_layers, uses_of_layers
+
+# Adds the clipped gradients of examples to a total: (params, total, examples, weights) -> total.
+AddClipped = Callable[[Params, Params, Example, Array], Params]
+
+# Rows are clipped to a hair below the clip norm, so that float32 rounding of a norm cannot carry one above.
+HAIR = 2.0**-18
+
+
+def by_layers(loss: Loss, *, clip_norm: float | None) -> AddClipped:
+    """For models whose arrays all belong to layers: never makes a gradient of one example.
+
+    Guarantees:
+      - Exact, layers used several times included; raises NotOnTape where it could not be.
+      - A row of weight 0, or whose gradient is not finite, adds exactly nothing.
+    """
+
+    def add(params: Params, total: Params, examples: Example, weights: Array) -> Params:
+        examples = _zeroed_padding(examples, weights)
+        _, uses = uses_of_layers(loss, params, examples)
+        layers = layers_of(params)
+        squared = jnp.zeros(weights.shape, jnp.float32)
+        for layer, used in zip(layers, uses, strict=True):
+            squared += layer.squared_norms(used) if used else 0
+        scale, kept = _scales(squared, weights, clip_norm)
+        sums = [
+            layer.add_sum(part, [_scaled(use, scale, kept) for use in used]) if used else part
+            for layer, part, used in zip(layers, layers_of(total), uses, strict=True)
+        ]
+        return replace_layers(total, sums)
+
+    return add
+
+
+def by_examples(loss: Loss, *, clip_norm: float | None) -> AddClipped:
+    """For any loss of one example: holds one gradient for each example at once.
+
+    Guarantees:
+      - Examples are isolated by construction: the loss never sees two.
+      - A row of weight 0, or whose gradient is not finite, adds exactly nothing.
+    """
+
+    def add(params: Params, total: Params, examples: Example, weights: Array) -> Params:
+        examples = _zeroed_padding(examples, weights)
+        grads = jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, examples)
+        squared = jnp.zeros(weights.shape, jnp.float32)
+        for leaf in jax.tree.leaves(grads):
+            squared += jnp.square(leaf.reshape(leaf.shape[0], -1)).sum(axis=1)
+        scale, kept = _scales(squared, weights, clip_norm)
+        return jax.tree.map(
+            lambda t, g: t + (_selected(g, kept) * _along(scale, g)).sum(axis=0), total, grads
+        )
+
+    return add
+
+
+def is_real(weights: Array) -> Array:
+    """Rows that are not padding: of a weight above 0."""
+    return (weights > 0) & jnp.isfinite(weights)
+
+
+def squared_norms_by_layers(loss: Loss, params: Params, examples: Example) -> Array:
+    """Squared norms of the gradients of single examples, from activations and deltas."""
+    _, uses = uses_of_layers(loss, params, examples)
+    found = [layer.squared_norms(used) for layer, used in zip(layers_of(params), uses, strict=True) if used]
+    return sum(found[1:], start=found[0])
+
+
+def _scales(squared: Array, weights: Array, clip_norm: float | None) -> tuple[Array, Array]:
+    """What each gradient is multiplied with, w min(1, C / (w |g|)), and which rows count at all."""
+    kept = is_real(weights) & jnp.isfinite(squared)
+    scale = weights if clip_norm is None else jnp.minimum(weights, clip_norm * (1 - HAIR) / jnp.sqrt(squared))
+    return jnp.where(kept, scale, 0), kept
+
+
+def _zeroed_padding(examples: Example, weights: Array) -> Example:
+    """Rows of weight 0 as zeros, whatever they hold: 0 times NaN would be NaN."""
+    real = is_real(weights)
+    return {name: _selected(x, real) for name, x in examples.items()}
+
+
+def _scaled(use: Use, scale: Array, kept: Array) -> Use:
+    inputs = tuple(_selected(x, kept) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in use.inputs)
+    return Use(inputs, _selected(use.delta, kept) * _along(scale, use.delta))
+
+
+def _selected(x: Array, rows: Array) -> Array:
+    return jnp.where(_along(rows, x), x, jnp.zeros((), x.dtype))
+
+
+def _along(rows: Array, x: Any) -> Array:
+    """One value for each row, in the shape of x."""
+    return rows.reshape(rows.shape + (1,) * (x.ndim - 1))
