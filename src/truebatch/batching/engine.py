@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -80,7 +80,7 @@ class Engine(Protocol):
       - Neither the key nor a membership is written anywhere but in the batches.
     """
 
-    name: str
+    name: ClassVar[str]
 
     def run(self, task: Task) -> Iterator[PartFile]:
         """The parts, in any order, each as soon as its file stands."""

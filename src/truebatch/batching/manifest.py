@@ -6,9 +6,9 @@ from typing import Any
 
 from truebatch.batching.assemble import Job
 from truebatch.batching.digest import NAME as DIGEST_NAME
-from truebatch.batching.shape import part_name
+from truebatch.batching.shape import batch_rows, part_name
 from truebatch.data import Identity
-from truebatch.errors import DamagedBatches
+from truebatch.errors import DamagedBatches, TruebatchError
 from truebatch.keys import Key
 from truebatch.sampling import SCHEME, schedule
 from truebatch.specs import SAMPLERS, Sampler, as_dict
@@ -80,7 +80,33 @@ def load(directory: Path) -> Manifest:
             f"a manifest must be of format {FORMAT!r}; got {found!r} in {path}.",
             hint="read it with the version of truebatch that wrote it.",
         )
+    try:
+        _require_sound(manifest)
+    except (KeyError, TypeError, ValueError, AttributeError, TruebatchError) as error:
+        raise DamagedBatches(
+            f"a manifest must be as it was written; {path} is not ({type(error).__name__}: {error}).",
+            hint="make the batches anew in another directory, with the same key.",
+        ) from None
     return manifest
+
+
+def _require_sound(manifest: Manifest) -> None:
+    """Everything that a reader relies on is there, and agrees with the spec."""
+    spec, layout, files = spec_of(manifest), manifest["layout"], manifest["files"]
+    counts = [layout[name] for name in ("rows_per_batch", "batches_per_record", "batches_per_file")]
+    if not all(type(count) is int and count > 0 for count in counts) or counts[2] % counts[1]:
+        raise ValueError("its layout is not one")
+    if counts[0] != batch_rows(spec):
+        raise ValueError("its batches are not of the size of its spec")
+    if len(files) != -(-spec.num_steps // counts[2]):
+        raise ValueError("it has another number of files than its layout")
+    for part, entry in enumerate(files):
+        if entry["name"] != part_name(part) or type(entry["bytes"]) is not int:
+            raise ValueError("a file is not named as it should be")
+        if not isinstance(entry[DIGEST_NAME], str):
+            raise ValueError("a file has no digest")
+    if not isinstance(manifest["source"], dict) or not isinstance(manifest["key"]["check"], str):
+        raise ValueError("its source or key is not described")
 
 
 def spec_of(manifest: Manifest) -> Sampler:

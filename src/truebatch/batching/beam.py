@@ -1,0 +1,224 @@
+"""The Beam engine: the scatter plan as a pipeline, on the Direct runner, Flink, Spark or Dataflow."""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from truebatch.batching.assemble import Job, assemble
+from truebatch.batching.engine import PartFile, Progress, Task
+from truebatch.batching.reading import record_batch
+from truebatch.batching.shipped import (
+    NO_ROWS,
+    Arrivals,
+    Drawn,
+    Place,
+    blocks_from,
+    blocks_of,
+    place_for,
+    row_ranges,
+    write_shipped,
+)
+from truebatch.data import Source
+from truebatch.errors import InvalidArgument, MissingExtra
+from truebatch.keys import Key
+
+try:
+    import apache_beam as beam
+    from apache_beam.metrics import Metrics
+    from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+except ImportError as error:
+    raise MissingExtra("the Beam engine needs apache-beam.", hint="pip install 'truebatch[beam]'") from error
+
+_POLL_S = 0.5
+# By its name "DirectRunner" Beam looks for a program to download first; this is the one inside it.
+_IN_PROCESS = "FnApiRunner"
+
+
+@dataclass(frozen=True)
+class BeamEngine:
+    """The parts of a task by a Beam pipeline.
+
+    `options` are Beam's own, as on a command line: `["--runner=FlinkRunner", "--flink_master=[local]"]`.
+    Workers read the source, and write the parts, under the paths that the task has: all machines must see
+    both. The key travels inside the pipeline, so the cluster must be trusted with it, as it is with the data.
+
+    Guarantees:
+      - The key is in no option, label, display data, counter or log of ours.
+      - A worker holds a piece of the source, or one part, at a time.
+    """
+
+    options: Sequence[str] = ()
+    name: ClassVar[str] = "beam"
+
+    def pipeline(self, task: Task, place: Place) -> beam.Pipeline:
+        """The pipeline of a task, with its options validated, before it runs."""
+        drawn = Drawn.of(task.job, task.key)
+        rows = row_ranges(task.job, drawn.schedule().tile_rows, memory=task.memory, workers=task.workers)
+        pipeline = _pipeline(self.options)
+        blocks = (
+            pipeline
+            | "Rows" >> ReadRows(source=task.source, rows=rows)
+            | "Blocks" >> _Scatter(drawn=drawn, parts=task.parts)
+        )
+        _ = blocks | "Write parts" >> beam.ParDo(_Write(drawn, place))
+        return pipeline
+
+    def run(self, task: Task) -> Iterator[PartFile]:
+        """The parts, as they are finished."""
+        if not task.parts:
+            return
+        place = place_for(task)
+        arrivals = Arrivals(task, place)
+        done = 0
+        for _ in _running(self.pipeline(task, place).run()):
+            for found in arrivals.new():
+                done += 1
+                task.advance(
+                    Progress(phase="files", done=done, total=len(task.parts), num_bytes=found.num_bytes)
+                )
+                yield found
+        arrivals.require_all()
+
+
+@dataclass(kw_only=True, eq=False)
+class ReadRows(beam.PTransform):  # type: ignore[misc]
+    """Ranges of rows of a source: (first row, rows) for each."""
+
+    source: Source
+    rows: Sequence[range]
+
+    def expand(self, root: Any) -> Any:
+        """The pipeline's beginning to a collection of rows."""
+        return (
+            root
+            | "Ranges" >> beam.Create([(rows.start, rows.stop) for rows in self.rows])
+            | "Read" >> beam.ParDo(_Read(self.source))
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class MakeBatches(beam.PTransform):  # type: ignore[misc]
+    """(first row, rows) pieces of a source to (step, batch): T batches of one shape, in no order.
+
+    For those who have a pipeline. `job` says which batches, and its `part_bytes` how many of them one worker
+    makes at a time. Pieces are record batches of `job.schema`; together they hold every row once, and those
+    that begin and end on multiples of `schedule.tile_rows` waste nothing.
+
+    Guarantees:
+      - Batch t has the rows `members(t)` in order, then padding of weight 0; empty batches come out too.
+      - Rows that never came make the pipeline fail; no batch is quietly short.
+    """
+
+    job: Job
+    key: Key
+
+    def expand(self, pieces: Any) -> Any:
+        """A collection of pieces to one of batches."""
+        drawn = Drawn.of(self.job, self.key)
+        return (
+            pieces
+            | "Blocks" >> _Scatter(drawn=drawn, parts=range(self.job.shape.num_parts))
+            | "Batches" >> beam.ParDo(_Assemble(drawn))
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class _Scatter(beam.PTransform):  # type: ignore[misc]
+    """Pieces of rows to (part, its blocks), every part once. What travels is blocks, never single rows."""
+
+    drawn: Drawn
+    parts: Sequence[int]
+
+    def expand(self, pieces: Any) -> Any:
+        every = pieces.pipeline | "Every part" >> beam.Create([(part, NO_ROWS) for part in self.parts])
+        blocks = pieces | "Split" >> beam.ParDo(_Split(self.drawn, self.parts)).with_output_types(
+            tuple[int, bytes]
+        )
+        every = every | "As blocks" >> beam.Map(lambda pair: pair).with_output_types(tuple[int, bytes])
+        return (every, blocks) | "With every part" >> beam.Flatten() | "By part" >> beam.GroupByKey()
+
+
+class _Read(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._rows_read = Metrics.counter("truebatch", "rows_read")
+
+    def process(self, rows: tuple[int, int]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        first, last = rows
+        self._rows_read.inc(last - first)
+        yield first, record_batch(self._source, range(first, last))
+
+
+class _Split(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, drawn: Drawn, parts: Sequence[int]) -> None:
+        self._drawn, self._parts = drawn, parts
+
+    def process(self, piece: tuple[int, pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+        start, rows = piece
+        yield from blocks_of(self._drawn, rows, start, self._parts)
+
+
+class _Write(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, drawn: Drawn, place: Place) -> None:
+        self._drawn, self._place = drawn, place
+        self._bytes_written = Metrics.counter("truebatch", "bytes_written")
+
+    def process(self, group: tuple[int, Iterable[bytes]]) -> None:
+        part, blocks = group
+        self._bytes_written.inc(write_shipped(self._drawn, self._place, part, blocks).num_bytes)
+
+
+class _Assemble(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, drawn: Drawn) -> None:
+        self._drawn = drawn
+
+    def process(self, group: tuple[int, Iterable[bytes]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        part, blocks = group
+        job = self._drawn.job
+        step, rows = job.shape.part_steps(part).start, job.shape.rows
+        for record in assemble(job, self._drawn.schedule(), part, blocks_from(job, blocks)):
+            for first in range(0, record.num_rows, rows):
+                yield step, _alone(record.slice(first, rows))
+                step += 1
+
+
+def _alone(record: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in memory of their own: a slice would travel with all that it was cut from."""
+    return pa.ipc.read_record_batch(record.serialize(), record.schema)
+
+
+def _pipeline(options: Sequence[str]) -> beam.Pipeline:
+    parsed = PipelineOptions(list(options))
+    standard = parsed.view_as(StandardOptions)
+    if standard.runner in (None, "DirectRunner"):
+        standard.runner = _IN_PROCESS
+    try:
+        return beam.Pipeline(options=parsed)
+    except (ValueError, ImportError) as error:
+        raise InvalidArgument(f"a Beam runner must take its options; got: {error}") from None
+
+
+def _running(result: Any) -> Iterator[None]:
+    """A beat now and then while a pipeline runs, and a last one when it is over; raises what it raises."""
+    failed: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            result.wait_until_finish()
+        except BaseException as error:  # raised below, where it is looked at
+            failed.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True, name="pipeline")
+    waiting.start()
+    try:
+        while waiting.is_alive():
+            waiting.join(_POLL_S)
+            yield
+        if failed:
+            raise failed[0]
+    finally:
+        if waiting.is_alive():
+            result.cancel()
