@@ -66,3 +66,19 @@ class OutputRefused(TruebatchError):
 
 class NoSpace(TruebatchError):
     """There is not enough room on the disk."""
+
+
+class PrivacyMismatch(TruebatchError):
+    """The noise was calibrated for another sampler than the one that drew the batches."""
+
+
+class InvalidLoss(TruebatchError):
+    """A loss is not a scalar function of float32 parameters and one example."""
+
+
+class RoadsDisagree(TruebatchError):
+    """Two ways to clip the same gradients do not give the same sum, so neither is trusted."""
+
+
+class NotFinite(TruebatchError):
+    """Parameters or a loss on public data are no longer finite, so training stopped."""
