@@ -217,6 +217,7 @@ def _running(result: Any) -> Iterator[None]:
         while waiting.is_alive():
             waiting.join(_POLL_S)
             yield
+        yield
         if failed:
             raise failed[0]
     finally:
