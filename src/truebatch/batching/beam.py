@@ -1,23 +1,22 @@
 """The Beam engine: the scatter plan as a pipeline, on the Direct runner, Flink, Spark or Dataflow."""
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from truebatch.batching.assemble import Job, assemble
-from truebatch.batching.engine import PartFile, Progress, Task
+from truebatch.batching.assemble import Job
+from truebatch.batching.engine import PartFile, Task
 from truebatch.batching.reading import record_batch
 from truebatch.batching.shipped import (
     NO_ROWS,
-    Arrivals,
     Drawn,
     Place,
-    blocks_from,
+    arrivals,
     blocks_of,
     place_for,
+    records_of,
     row_ranges,
     write_shipped,
 )
@@ -32,7 +31,6 @@ try:
 except ImportError as error:
     raise MissingExtra("the Beam engine needs apache-beam.", hint="pip install 'truebatch[beam]'") from error
 
-_POLL_S = 0.5
 # By its name "DirectRunner" Beam looks for a program to download first; this is the one inside it.
 _IN_PROCESS = "FnApiRunner"
 
@@ -71,16 +69,8 @@ class BeamEngine:
         if not task.parts:
             return
         place = place_for(task)
-        arrivals = Arrivals(task, place)
-        done = 0
-        for _ in _running(self.pipeline(task, place).run()):
-            for found in arrivals.new():
-                done += 1
-                task.advance(
-                    Progress(phase="files", done=done, total=len(task.parts), num_bytes=found.num_bytes)
-                )
-                yield found
-        arrivals.require_all()
+        result = self.pipeline(task, place).run()
+        yield from arrivals(task, place, result.wait_until_finish, result.cancel)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -179,7 +169,7 @@ class _Assemble(beam.DoFn):  # type: ignore[misc]
         part, blocks = group
         job = self._drawn.job
         step, rows = job.shape.part_steps(part).start, job.shape.rows
-        for record in assemble(job, self._drawn.schedule(), part, blocks_from(job, blocks)):
+        for record in records_of(self._drawn, self._drawn.schedule(), part, blocks):
             for first in range(0, record.num_rows, rows):
                 yield step, _alone(record.slice(first, rows))
                 step += 1
@@ -199,27 +189,3 @@ def _pipeline(options: Sequence[str]) -> beam.Pipeline:
         return beam.Pipeline(options=parsed)
     except (ValueError, ImportError) as error:
         raise InvalidArgument(f"a Beam runner must take its options; got: {error}") from None
-
-
-def _running(result: Any) -> Iterator[None]:
-    """A beat now and then while a pipeline runs, and a last one when it is over; raises what it raises."""
-    failed: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            result.wait_until_finish()
-        except BaseException as error:  # raised below, where it is looked at
-            failed.append(error)
-
-    waiting = threading.Thread(target=wait, daemon=True, name="pipeline")
-    waiting.start()
-    try:
-        while waiting.is_alive():
-            waiting.join(_POLL_S)
-            yield
-        yield
-        if failed:
-            raise failed[0]
-    finally:
-        if waiting.is_alive():
-            result.cancel()

@@ -15,6 +15,9 @@ from truebatch.errors import SourceChanged
 from truebatch.keys import Key
 from truebatch.specs import Sampler
 
+# What a part file holds at most, and what shares a record batch: a part of the layout, the same for everyone.
+RECORD_BYTES, PART_BYTES = 2**20, 2**27
+
 
 def make_batches(
     source: object,
@@ -39,7 +42,7 @@ def make_batches(
     """
     rows, where = open_source(source), Path(directory)
     require_as_many(rows, spec)
-    job = Job(spec=spec, schema=rows.schema)
+    job = Job(spec=spec, schema=rows.schema, record_bytes=RECORD_BYTES, part_bytes=PART_BYTES)
     wanted = describe(job, key, rows.identity())
     with output.claimed(where):
         manifest = output.finished(where, wanted)

@@ -3,7 +3,8 @@
 import contextlib
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -11,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from truebatch.batching.assemble import Job, block_from_bytes, block_to_bytes, split
-from truebatch.batching.engine import PartFile, Task, write_part_file
+from truebatch.batching.assemble import Job, assemble, block_from_bytes, block_to_bytes, split
+from truebatch.batching.engine import PartFile, Progress, Task, write_part_file
 from truebatch.batching.reading import ranges
-from truebatch.errors import OutputRefused
+from truebatch.errors import IncompletePart, OutputRefused
 from truebatch.keys import Key
-from truebatch.sampling import Schedule, schedule
+from truebatch.sampling import Schedule
+from truebatch.sampling import schedule as make_schedule
 
 # Every part is sent a block of nothing, so that a part that no row joins is made all the same.
 NO_ROWS = b""
@@ -29,6 +31,7 @@ _PIECE_SHARE = 8
 _PIECE_BYTES = 2**26
 _VARIABLE_BYTES = 64
 _WRITTEN = "written"
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +53,7 @@ class Drawn:
 
     def schedule(self) -> Schedule:
         """The schedule, made where it is used: it takes milliseconds."""
-        return schedule(self.job.spec, Key.from_bytes(self.key_bytes))
+        return make_schedule(self.job.spec, Key.from_bytes(self.key_bytes))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,17 +90,35 @@ def blocks_of(
             yield part, block_to_bytes(block.slice(first, rows))
 
 
-def blocks_from(job: Job, data: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """The blocks of one part as they came, in any order."""
-    return (block_from_bytes(job, block) for block in data if block)
+def records_of(
+    drawn: Drawn, schedule: Schedule, part: int, data: Iterable[bytes | pa.Buffer]
+) -> Iterator[pa.RecordBatch]:
+    """The record batches of one part from its blocks, which came in any order.
+
+    Guarantees:
+      - A row id that two rows have raises, where `assemble` would take one of them: a shuffle delivers once.
+    """
+    return assemble(drawn.job, schedule, part, _blocks_from(drawn.job, schedule, part, data))
 
 
-def write_shipped(drawn: Drawn, place: Place, part: int, blocks: Iterable[bytes]) -> PartFile:
+def _blocks_from(
+    job: Job, schedule: Schedule, part: int, data: Iterable[bytes | pa.Buffer]
+) -> list[pa.RecordBatch]:
+    blocks = [block_from_bytes(job, block) for block in data if block]
+    steps = job.shape.part_steps(part)
+    if sum(block.num_rows for block in blocks) > schedule.sizes(steps.start, steps.stop).sum():
+        raise IncompletePart(
+            f"a part must be given every row of its batches once; part {part} was not.",
+            hint="see whether each row id from 0 to num_examples-1 stands for one row.",
+        )
+    return blocks
+
+
+def write_shipped(drawn: Drawn, place: Place, part: int, blocks: Iterable[bytes | pa.Buffer]) -> PartFile:
     """One part from its blocks, in its place, and a note of it for whoever started the work."""
-    job = drawn.job
-    found = write_part_file(
-        job, drawn.schedule(), part, blocks_from(job, blocks), place.directory, mode=place.file_mode
-    )
+    job, schedule = drawn.job, drawn.schedule()
+    held = _blocks_from(job, schedule, part, blocks)
+    found = write_part_file(job, schedule, part, held, place.directory, mode=place.file_mode)
     aside = place.written / f".{part}.{secrets.token_hex(8)}"
     try:
         aside.write_text(json.dumps(asdict(found)))
@@ -117,26 +138,49 @@ def place_for(task: Task) -> Place:
     return Place(directory=task.directory.resolve(), written=written.resolve(), file_mode=task.file_mode)
 
 
-class Arrivals:
-    """The parts of a task that workers have finished, each seen once."""
+def arrivals(
+    task: Task, place: Place, finish: Callable[[], object], cancel: Callable[[], object]
+) -> Iterator[PartFile]:
+    """The parts of a task as workers finish them, while `finish` waits for the end of all work.
 
-    def __init__(self, task: Task, place: Place) -> None:
-        self._task, self._place = task, place
-        self._waiting = list(task.parts)
-
-    def new(self) -> Iterator[PartFile]:
-        """Those that have come since the last time."""
-        for part in self._waiting.copy():
+    What `finish` raises is raised. `cancel` is called when nobody wants the parts any more.
+    """
+    waiting = list(task.parts)
+    for _ in _beats(finish, cancel):
+        for part in waiting.copy():
             with contextlib.suppress(FileNotFoundError):
-                fields = json.loads((self._place.written / f"{part}.json").read_text())
-                self._waiting.remove(part)
-                yield PartFile(**fields)
+                found = PartFile(**json.loads((place.written / f"{part}.json").read_text()))
+                waiting.remove(part)
+                done, total = len(task.parts) - len(waiting), len(task.parts)
+                task.advance(Progress(phase="files", done=done, total=total, num_bytes=found.num_bytes))
+                yield found
+    if waiting:
+        raise OutputRefused(
+            f"every worker must see the output directory as {str(place.directory)!r}; "
+            f"part {waiting[0]} was made, and is not there.",
+            hint="give a directory on a file system that all machines share.",
+        )
 
-    def require_all(self) -> None:
-        """Refuse to go on when the work is over and a part is not here."""
-        if self._waiting:
-            raise OutputRefused(
-                f"every worker must see the output directory as {str(self._place.directory)!r}; "
-                f"part {self._waiting[0]} was made, and is not there.",
-                hint="give a directory on a file system that all machines share.",
-            )
+
+def _beats(finish: Callable[[], object], cancel: Callable[[], object]) -> Iterator[None]:
+    """A beat now and then while work goes on, and a last one when it is over."""
+    failed: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            finish()
+        except BaseException as error:  # raised below, in the thread that waits for it
+            failed.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True, name="waiting for workers")
+    waiting.start()
+    try:
+        while waiting.is_alive():
+            waiting.join(_POLL_S)
+            yield
+        yield
+    finally:
+        if waiting.is_alive():
+            cancel()
+    if failed:
+        raise failed[0]

@@ -11,6 +11,8 @@ from truebatch.errors import InvalidData
 
 def open_source(where: object) -> Source:
     """The source that `where` stands for: a pyarrow Table or a dict of arrays."""
+    if isinstance(where, Source):
+        return where
     if isinstance(where, pa.Table):
         return TableSource(where)
     if isinstance(where, Mapping):
