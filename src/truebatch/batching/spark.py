@@ -52,7 +52,7 @@ _PIECE_BYTES = 2**26
 class SparkEngine:
     """The parts of a task by a Spark job.
 
-    `master` and `config` are Spark's own: `SparkEngine("spark://host:7077", {"spark.executor.memory": "4g"})`.
+    `master` and `config` are Spark's own: `SparkEngine("spark://host:7077", {"spark.cores.max": "8"})`.
     A session that runs already is used, and left running. Workers read the source, and write the parts, under
     the paths that the task has: all machines must see both. The key travels inside the job, so the cluster
     must be trusted with it, as it is with the data.
