@@ -14,14 +14,14 @@ from small_models import CASES, ROWS, Case
 
 from truebatch.training.clipping import by_examples, by_layers
 from truebatch.training.layers import Dense, Embedding
-from truebatch.training.microbatches import compiled_sum
+from truebatch.training.microbatches import sum_on_one_device
 
 ROADS = {"by layers": by_layers, "by examples": by_examples}
 
 
 @functools.cache
 def program(road: str, loss: Callable[..., Any], micro_batch: int, clip_norm: float | None = 1.0) -> Any:
-    return compiled_sum(ROADS[road](loss, clip_norm=clip_norm), micro_batch=micro_batch)
+    return sum_on_one_device(ROADS[road](loss, clip_norm=clip_norm), micro_batch=micro_batch)
 
 
 def found_sum(
@@ -29,7 +29,8 @@ def found_sum(
 ) -> Any:
     scratch = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), case.params)
     run = program(road, case.loss, micro_batch, clip_norm)
-    return run(case.params, scratch, jax.tree.map(jnp.asarray, case.examples), jnp.asarray(weights))
+    sums = run(case.params, scratch, jax.tree.map(jnp.asarray, case.examples), jnp.asarray(weights))
+    return sums.gradient
 
 
 def expected_sum(case: Case, weights: Any) -> Leaves:
@@ -183,9 +184,9 @@ def test_a_wrong_norm_is_told_from_a_right_one(
 ) -> None:
     case, weights = drawn(name, 3, gain=3.0)
     monkeypatch.setattr(layer, "squared_norms", wrong)
-    run = compiled_sum(by_layers(case.loss, clip_norm=1.0), micro_batch=3)
+    run = sum_on_one_device(by_layers(case.loss, clip_norm=1.0), micro_batch=3)
     scratch = jax.tree.map(jnp.zeros_like, case.params)
-    found = run(case.params, scratch, jax.tree.map(jnp.asarray, case.examples), jnp.asarray(weights))
+    found = run(case.params, scratch, jax.tree.map(jnp.asarray, case.examples), jnp.asarray(weights)).gradient
     assert relative_error(found, expected_sum(case, weights)) > 1e-3
 
 
@@ -198,7 +199,7 @@ def test_padding_that_is_multiplied_away_is_told_from_padding_that_is_selected_a
     multiplied = lambda x, rows: x * rows.reshape(rows.shape + (1,) * (x.ndim - 1)).astype(x.dtype)  # noqa: E731
     monkeypatch.setattr("truebatch.training.clipping._selected", multiplied)
     bad = spoiled(case, 4, 0)
-    run = compiled_sum(ROADS[road](bad.loss, clip_norm=1.0), micro_batch=3)
+    run = sum_on_one_device(ROADS[road](bad.loss, clip_norm=1.0), micro_batch=3)
     scratch = jax.tree.map(jnp.zeros_like, bad.params)
-    found = run(bad.params, scratch, jax.tree.map(jnp.asarray, bad.examples), jnp.asarray(weights))
+    found = run(bad.params, scratch, jax.tree.map(jnp.asarray, bad.examples), jnp.asarray(weights)).gradient
     assert any(np.isnan(leaf).any() for leaf in jax.tree.leaves(found))

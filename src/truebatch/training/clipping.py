@@ -6,7 +6,7 @@ can make an example count for more.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,19 @@ from jax import Array
 from truebatch.training.layers import Use
 from truebatch.training.tape import Example, Loss, Params, layers_of, replace_layers, uses_of_layers
 
-# Adds the clipped gradients of examples to a total: (params, total, examples, weights) -> total.
-AddClipped = Callable[[Params, Params, Example, Array], Params]
+
+class Sums(NamedTuple):
+    """Over the rows of a batch. Both are as secret as the data until noise is added to the first."""
+
+    gradient: Params
+    loss: Array
+
+
+# Adds what some examples give to a total: (params, total, examples, weights) -> total.
+AddClipped = Callable[[Params, Sums, Example, Array], Sums]
 
 # Rows are clipped to a hair below the clip norm, so that float32 rounding of a norm cannot carry one above.
-HAIR = 2.0**-18
+HAIR = 2.0**-19
 
 
 def by_layers(loss: Loss, *, clip_norm: float | None) -> AddClipped:
@@ -30,9 +38,9 @@ def by_layers(loss: Loss, *, clip_norm: float | None) -> AddClipped:
       - A row of weight 0, or whose gradient is not finite, adds exactly nothing.
     """
 
-    def add(params: Params, total: Params, examples: Example, weights: Array) -> Params:
+    def add(params: Params, total: Sums, examples: Example, weights: Array) -> Sums:
         examples = _zeroed_padding(examples, weights)
-        _, uses = uses_of_layers(loss, params, examples)
+        losses, uses = uses_of_layers(loss, params, examples)
         layers = layers_of(params)
         squared = jnp.zeros(weights.shape, jnp.float32)
         for layer, used in zip(layers, uses, strict=True):
@@ -40,9 +48,9 @@ def by_layers(loss: Loss, *, clip_norm: float | None) -> AddClipped:
         scale, kept = _scales(squared, weights, clip_norm)
         sums = [
             layer.add_sum(part, [_scaled(use, scale, kept) for use in used]) if used else part
-            for layer, part, used in zip(layers, layers_of(total), uses, strict=True)
+            for layer, part, used in zip(layers, layers_of(total.gradient), uses, strict=True)
         ]
-        return replace_layers(total, sums)
+        return Sums(replace_layers(total.gradient, sums), total.loss + _loss_sum(losses, weights, kept))
 
     return add
 
@@ -55,16 +63,17 @@ def by_examples(loss: Loss, *, clip_norm: float | None) -> AddClipped:
       - A row of weight 0, or whose gradient is not finite, adds exactly nothing.
     """
 
-    def add(params: Params, total: Params, examples: Example, weights: Array) -> Params:
+    def add(params: Params, total: Sums, examples: Example, weights: Array) -> Sums:
         examples = _zeroed_padding(examples, weights)
-        grads = jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, examples)
+        losses, grads = jax.vmap(jax.value_and_grad(loss), in_axes=(None, 0))(params, examples)
         squared = jnp.zeros(weights.shape, jnp.float32)
         for leaf in jax.tree.leaves(grads):
             squared += jnp.square(leaf.reshape(leaf.shape[0], -1)).sum(axis=1)
         scale, kept = _scales(squared, weights, clip_norm)
-        return jax.tree.map(
-            lambda t, g: t + (_selected(g, kept) * _along(scale, g)).sum(axis=0), total, grads
+        gradient = jax.tree.map(
+            lambda t, g: t + (_selected(g, kept) * _along(scale, g)).sum(axis=0), total.gradient, grads
         )
+        return Sums(gradient, total.loss + _loss_sum(losses, weights, kept))
 
     return add
 
@@ -74,18 +83,15 @@ def is_real(weights: Array) -> Array:
     return (weights > 0) & jnp.isfinite(weights)
 
 
-def squared_norms_by_layers(loss: Loss, params: Params, examples: Example) -> Array:
-    """Squared norms of the gradients of single examples, from activations and deltas."""
-    _, uses = uses_of_layers(loss, params, examples)
-    found = [layer.squared_norms(used) for layer, used in zip(layers_of(params), uses, strict=True) if used]
-    return sum(found[1:], start=found[0])
-
-
 def _scales(squared: Array, weights: Array, clip_norm: float | None) -> tuple[Array, Array]:
     """What each gradient is multiplied with, w min(1, C / (w |g|)), and which rows count at all."""
     kept = is_real(weights) & jnp.isfinite(squared)
     scale = weights if clip_norm is None else jnp.minimum(weights, clip_norm * (1 - HAIR) / jnp.sqrt(squared))
     return jnp.where(kept, scale, 0), kept
+
+
+def _loss_sum(losses: Array, weights: Array, kept: Array) -> Array:
+    return jnp.where(kept & jnp.isfinite(losses), losses * weights, 0).sum()
 
 
 def _zeroed_padding(examples: Example, weights: Array) -> Example:

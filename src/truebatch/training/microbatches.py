@@ -1,13 +1,15 @@
 """A batch in equal micro-batches: one compiled program that stops after the last one with a real row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+from jax import Array, Device
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from truebatch.training.clipping import AddClipped, is_real
+from truebatch.training.clipping import AddClipped, Sums, is_real
 from truebatch.training.tape import Example, Params
 
 # Larger than this, activations leave the cache and nothing is gained.
@@ -36,7 +38,65 @@ def micro_batch_rows(rows: int, *, gradient_bytes: int | None = None, num_device
     return -(-size // num_devices) * num_devices
 
 
-def in_micro_batches(examples: Example, weights: Array, size: int) -> tuple[Example, Array]:
+# (params, scratch, examples, weights) -> the sums over a batch. `scratch` has the shapes of params; its
+# buffers may be taken for the result, and its values are never read.
+SumOfBatch = Callable[[Params, Params, Example, Array], Sums]
+
+
+def sum_on_one_device(add: AddClipped, *, micro_batch: int) -> SumOfBatch:
+    """The sums of a batch, on the device that holds params.
+
+    Guarantees:
+      - Compiled once for batches of one shape, whatever their sizes; an empty batch takes the same path.
+    """
+
+    def run(params: Params, scratch: Params, examples: Example, weights: Array) -> Sums:
+        parts, part_weights = _in_micro_batches(examples, weights, micro_batch)
+        return _sum(add, params, _zero(scratch), parts, part_weights, _num_used(part_weights))
+
+    return jax.jit(run, donate_argnums=1, keep_unused=True)
+
+
+def sum_on_devices(add: AddClipped, *, micro_batch: int, devices: Sequence[Device]) -> SumOfBatch:
+    """The same, with the rows of every micro-batch shared out among devices and their sums added up.
+
+    Params may be anywhere; the result is on the first device. The order in which sums are added depends on
+    the number of devices, so results agree up to rounding, and are the same bits for the same number.
+    """
+    mesh = Mesh(np.array(devices), ("rows",))
+    same, split = _partition(), _partition(None, "rows")
+    everywhere, shared_out = NamedSharding(mesh, same), NamedSharding(mesh, split)
+
+    def on_each(params: Params, parts: Example, part_weights: Array, used: Array) -> Sums:
+        total = _sum(add, params, _zero(params), parts, part_weights, used)
+        added_up: Sums = jax.lax.psum(total, "rows")  # type: ignore[no-untyped-call]  # JAX leaves it so
+        return added_up
+
+    # Without the check of what varies, no sum over devices is put into a gradient before it is clipped.
+    each = jax.shard_map(
+        on_each, mesh=mesh, in_specs=(same, split, split, same), out_specs=same, check_vma=False
+    )
+
+    @jax.jit
+    def whole(params: Params, parts: Example, part_weights: Array) -> Sums:
+        total: Sums = each(params, parts, part_weights, _num_used(part_weights))
+        return total
+
+    def run(params: Params, scratch: Params, examples: Example, weights: Array) -> Sums:
+        del scratch
+        parts = jax.device_put(_in_micro_batches(examples, weights, micro_batch), shared_out)
+        total = whole(jax.device_put(params, everywhere), *parts)
+        first: Sums = jax.tree.map(lambda x: x.addressable_data(0), total)
+        return first
+
+    return run
+
+
+def _partition(*axes: str | None) -> PartitionSpec:
+    return PartitionSpec(*axes)  # type: ignore[no-untyped-call]  # JAX leaves it so
+
+
+def _in_micro_batches(examples: Example, weights: Array, size: int) -> tuple[Example, Array]:
     """Every array as [micro-batches, size, ...], padded with zeros."""
     count = -(-weights.shape[0] // size)
 
@@ -45,42 +105,29 @@ def in_micro_batches(examples: Example, weights: Array, size: int) -> tuple[Exam
         padded = jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)) if missing else x
         return padded.reshape(count, size, *x.shape[1:])
 
-    return jax.tree.map(shaped, examples), shaped(weights)
+    return {name: shaped(x) for name, x in examples.items()}, shaped(weights)
 
 
-def num_used(weights: Array) -> Array:
+def _num_used(weights: Array) -> Array:
     """How many micro-batches there are up to the last with a real row; `weights` is [micro-batches, size]."""
     used = is_real(weights).any(axis=1)
     return jnp.max(jnp.where(used, jnp.arange(1, used.shape[0] + 1), 0))
 
 
-def sum_of_clipped(
-    add: AddClipped, params: Params, total: Params, examples: Example, weights: Array, used: Array
-) -> Params:
+def _zero(like: Params) -> Sums:
+    return Sums(jax.tree.map(jnp.zeros_like, like), jnp.zeros((), jnp.float32))
+
+
+def _sum(
+    add: AddClipped, params: Params, total: Sums, parts: Example, part_weights: Array, used: Array
+) -> Sums:
     """The total plus what `add` adds for each of the first `used` micro-batches."""
 
-    def body(k: Any, total: Params) -> Params:
-        part = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, k, keepdims=False), (examples, weights))
-        return add(params, total, *part)
+    def body(k: Any, total: Sums) -> Sums:
+        part, weights = jax.tree.map(
+            lambda x: jax.lax.dynamic_index_in_dim(x, k, keepdims=False), (parts, part_weights)
+        )
+        return add(params, total, part, weights)
 
-    return jax.lax.fori_loop(0, used, body, total)
-
-
-Sum = Callable[[Params, Params, Example, Array], Params]
-
-
-def compiled_sum(add: AddClipped, *, micro_batch: int) -> Sum:
-    """(params, scratch, examples, weights) -> the clipped sum, on one device.
-
-    `scratch` has the shapes of params; its buffers are taken for the result, and its values are not read.
-
-    Guarantees:
-      - Compiled once for batches of one shape, whatever their sizes; an empty batch takes the same path.
-    """
-
-    def run(params: Params, scratch: Params, examples: Example, weights: Array) -> Params:
-        parts, part_weights = in_micro_batches(examples, weights, micro_batch)
-        zero = jax.tree.map(jnp.zeros_like, scratch)
-        return sum_of_clipped(add, params, zero, parts, part_weights, num_used(part_weights))
-
-    return jax.jit(run, donate_argnums=1, keep_unused=True)
+    result: Sums = jax.lax.fori_loop(0, used, body, total)
+    return result
