@@ -3,14 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Beam's job servers: started by the tests that use them, and stopped.
+FLINK := build/job_servers/flink.jar
+SPARK := build/job_servers/spark.jar
 # Two cores share the work of the test suite; BLAS threads on top of that would only fight over them.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format docs bench clean
+.PHONY: help setup demo test test-slow runners test-runners check format docs bench clean
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
 
 setup: $(READY) ## install truebatch and its tools into .venv
 
@@ -24,12 +27,21 @@ demo: $(READY) ## what every sampler needs in the paper's setting, and the paper
 	$(BIN)/truebatch calibrate --examples 36672493 --batch-size 65536 --epochs 1 --epsilon 5 --delta 2.7e-8
 	$(BIN)/truebatch figure all --out out/figures
 
-test: $(READY) ## the whole default suite: format, lint, types, imports, tests, doctests, docs
+test: $(READY) $(FLINK) ## the whole default suite: format, lint, types, imports, tests, doctests, docs
 	$(MAKE) check
 	$(BIN)/python -m pytest --quiet --numprocesses 2
 
-test-slow: $(READY) ## the tests that take minutes
+test-slow: $(READY) $(SPARK) ## the tests that take minutes
 	$(BIN)/python -m pytest --quiet --numprocesses 2 -m slow
+
+runners: $(FLINK) $(SPARK) ## fetch Beam's job servers for Flink and Spark: needs Java 17 and Maven
+
+build/job_servers/%.jar: scripts/job_servers/%/pom.xml scripts/fetch_job_server.py
+	$(PYTHON) scripts/fetch_job_server.py $*
+
+test-runners: $(READY) $(FLINK) $(SPARK) ## the Beam and Spark engines alone, on every runner there is
+	$(BIN)/python -m pytest --quiet -m "slow or not slow" tests/conformance/test_beam.py \
+	    tests/conformance/test_job_servers.py tests/conformance/test_spark.py
 
 check: $(READY) ## format, lint, types and imports
 	$(BIN)/ruff format --check .
@@ -47,5 +59,5 @@ docs: $(READY) ## write docs/reference anew from the code
 bench: $(READY) ## the timed cases; see benchmarks/README.md for what each needs
 	$(BIN)/python benchmarks/accounting.py --quick
 
-clean: ## remove .venv and what the tools left
+clean: ## remove .venv, job servers and what the tools left
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
