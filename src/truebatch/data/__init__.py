@@ -1,21 +1,25 @@
 """Sources of rows in one stable order, and the rows of one width that they become."""
 
 from truebatch.data.arrow import ArrowSource
+from truebatch.data.first_rows import FirstRows
 from truebatch.data.layout import Column, Layout
 from truebatch.data.memory import TableSource
 from truebatch.data.opening import open_source
 from truebatch.data.parquet import ParquetSource
 from truebatch.data.rows import item_nulls, nulls, pack, to_batch, unpack
 from truebatch.data.source import Identity, Source
+from truebatch.data.text import TextSource
 
 __all__ = [
     "ArrowSource",
     "Column",
+    "FirstRows",
     "Identity",
     "Layout",
     "ParquetSource",
     "Source",
     "TableSource",
+    "TextSource",
     "item_nulls",
     "nulls",
     "open_source",

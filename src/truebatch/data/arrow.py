@@ -1,6 +1,7 @@
 """Arrow IPC files and streams as one source, from the memory map."""
 
 import itertools
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ SUFFIXES = (".arrow", ".feather", ".ipc", ".arrows")
 _MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_FORGET_BYTES = 2**26
 _TAIL_BYTES = 10  # length of the footer, and the magic
 
 
@@ -111,35 +113,61 @@ class _Batches:
             path = Path(self.files[i].path)
             self.files[i].require_same(path.stat().st_size, _mark(path))
             try:
-                for batch in _batches(path, next(places)[1]):
-                    yield from pieces(batch.slice(skip), schema)
-                    skip = max(0, skip - batch.num_rows)
+                mapped = _mapped(path)
+                batches = _batches(mapped, next(places)[1])
+                yield from _forgotten(mapped, _pieces(batches, skip, schema))
+                skip = 0
             except (pa.ArrowException, OSError) as error:
                 raise _damaged(path, error) from None
 
 
-def _batches(path: Path, first: int = 0) -> Iterator[pa.RecordBatch]:
+def _batches(mapped: mmap.mmap, first: int = 0) -> Iterator[pa.RecordBatch]:
     """The record batches of a file or stream from one on."""
-    with pa.memory_map(str(path)) as data:
-        if _is_file(path):
-            reader = pa.ipc.open_file(data)
-            batches: Iterator[pa.RecordBatch] = (
-                reader.get_batch(i) for i in range(first, reader.num_record_batches)
-            )
-        else:
-            batches = itertools.islice(pa.ipc.open_stream(data), first, None)
-        for batch in batches:
-            batch.validate()
-            yield batch
+    data = pa.BufferReader(pa.py_buffer(mapped))
+    if mapped[: len(_MAGIC)] == _MAGIC:
+        reader = pa.ipc.open_file(data)
+        batches: Iterator[pa.RecordBatch] = (
+            reader.get_batch(i) for i in range(first, reader.num_record_batches)
+        )
+    else:
+        batches = itertools.islice(pa.ipc.open_stream(data), first, None)
+    for batch in batches:
+        batch.validate()
+        yield batch
+
+
+def _pieces(batches: Iterator[pa.RecordBatch], skip: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from pieces(batch.slice(skip), schema)
+        skip = max(0, skip - batch.num_rows)
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    mapped.madvise(mmap.MADV_SEQUENTIAL)
+    return mapped
+
+
+def _forgotten(mapped: mmap.mmap, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches; what was read stays in the page cache, and does not pile up as this process's memory."""
+    given = 0
+    for batch in batches:
+        yield batch
+        given += batch.nbytes
+        if given > _FORGET_BYTES:
+            mapped.madvise(mmap.MADV_DONTNEED)
+            given = 0
 
 
 def _inspected(path: Path) -> tuple[DataFile, list[int], pa.Schema]:
     """The file, the rows of its record batches, and its schema."""
     status, mark = path.stat(), _mark(path)
     try:
-        with pa.memory_map(str(path)) as data:
-            schema = (pa.ipc.open_file if _is_file(path) else pa.ipc.open_stream)(data).schema
-        rows = [batch.num_rows for batch in _batches(path)]
+        mapped = _mapped(path)
+        data = pa.BufferReader(pa.py_buffer(mapped))
+        schema = (pa.ipc.open_file if mapped[: len(_MAGIC)] == _MAGIC else pa.ipc.open_stream)(data).schema
+        rows = [batch.num_rows for batch in _batches(mapped)]
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from None
     try:
@@ -150,11 +178,6 @@ def _inspected(path: Path) -> tuple[DataFile, list[int], pa.Schema]:
         path=str(path), size=status.st_size, mtime_ns=status.st_mtime_ns, rows=sum(rows), mark=mark
     )
     return file, rows, decoded_schema(schema)
-
-
-def _is_file(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def _mark(path: Path) -> str:

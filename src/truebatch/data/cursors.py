@@ -47,7 +47,8 @@ class Cursors:
             batch = stream.rest if stream.rest is not None else next(stream.batches, None)
             if batch is None:
                 raise SourceChanged(
-                    f"a source must hold the rows it was opened with; got {stream.position} of {self._num_rows}."
+                    "a source must hold the rows it was opened with; "
+                    f"got {stream.position} of {self._num_rows}."
                 )
             part = batch.slice(0, stop - stream.position)
             stream.position += part.num_rows

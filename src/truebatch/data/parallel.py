@@ -1,0 +1,95 @@
+"""Work on a stream of items by several threads, given back in the order of the stream."""
+
+import collections
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def num_threads() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_order(
+    function: Callable[[Item], Result], items: Iterator[Item], *, threads: int | None = None
+) -> Iterator[Result]:
+    """function(item) for every item, in order, by several threads.
+
+    Guarantees:
+      - At most two items more than threads are on their way, and the first is worked on alone: whoever
+        wants no more than that pays for no more.
+      - Nothing runs any longer once the iterator is closed.
+    """
+    threads = num_threads() if threads is None else threads
+    first = next(items, None)
+    if first is None:
+        return
+    yield function(first)
+    waiting: collections.deque[Future[Result]] = collections.deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="truebatch-data") as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) >= threads + 2:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+class _End:
+    """What a thread puts last: the error that ended it, or none."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+
+def prefetched(items: Iterator[Item], *, depth: int = 2) -> Iterator[Item]:
+    """The same items, made by a thread of their own that is at most `depth` items ahead.
+
+    Guarantees:
+      - The thread ends when the iterator is exhausted or closed; an error is raised where it would be.
+    """
+    made: queue.Queue[Item | _End] = queue.Queue(depth)
+    closed = threading.Event()
+
+    def put(item: Item | _End) -> None:
+        while not closed.is_set():
+            with contextlib.suppress(queue.Full):
+                made.put(item, timeout=0.1)
+                return
+
+    def work() -> None:
+        try:
+            for item in items:
+                put(item)
+                if closed.is_set():
+                    return
+            put(_End())
+        except Exception as error:  # it is raised again by the reader
+            put(_End(error))
+
+    thread = threading.Thread(target=work, name="truebatch-data-ahead", daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := made.get(), _End):
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        closed.set()
+        with contextlib.suppress(queue.Empty):
+            made.get_nowait()  # room for what the thread may be waiting to put
+        thread.join()
