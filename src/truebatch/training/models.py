@@ -1,11 +1,12 @@
 """Models that are ready to use: an initialization, a loss of one example, and a prediction."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
+import numpy.typing as npt
 from jax import Array
 
 from truebatch.errors import InvalidArgument
@@ -17,18 +18,22 @@ PAPER_BUCKETS = 61_538
 _PAPER_NUM_CATEGORICAL = 26
 
 
+Range = tuple[npt.ArrayLike, npt.ArrayLike]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """What training needs to know of a model.
 
     `init(seed)` makes params; it looks at no data. `loss(params, example)` is a scalar; `predict(params,
-    example)` is a score that grows with the probability of label 1, in logits. An example is a dict of the
-    columns of one row.
+    example)`, if there is one, is the logit of label 1. An example is a dict of the columns of one row.
+    `ranges` gives the least and the largest value of columns, each a number or one number for each entry.
     """
 
     init: Callable[[int], Params]
     loss: Loss
-    predict: Callable[[Params, Example], Array]
+    predict: Callable[[Params, Example], Array] | None = None
+    ranges: Mapping[str, Range] = field(default_factory=dict)
 
 
 def click_model(
@@ -69,7 +74,7 @@ def click_model(
         logit: Array = params["logit"](x)[0]
         return logit
 
-    return Model(init=init, loss=_logistic(predict), predict=predict)
+    return Model(init=init, loss=_logistic(predict), predict=predict, ranges=_ranges(sizes))
 
 
 def linear_model(*, buckets: tuple[int, ...], num_numeric: int = 0) -> Model:
@@ -91,7 +96,7 @@ def linear_model(*, buckets: tuple[int, ...], num_numeric: int = 0) -> Model:
         logit: Array = params["embedding"](example["c"]).sum() + params["numeric"](numbers)[0]
         return logit
 
-    return Model(init=init, loss=_logistic(predict), predict=predict)
+    return Model(init=init, loss=_logistic(predict), predict=predict, ranges=_ranges(buckets))
 
 
 def _logistic(predict: Callable[[Params, Example], Array]) -> Loss:
@@ -104,6 +109,10 @@ def _logistic(predict: Callable[[Params, Example], Array]) -> Loss:
         return jax.nn.softplus(z) - y * z
 
     return loss
+
+
+def _ranges(sizes: tuple[int, ...]) -> dict[str, Range]:
+    return {"label": (0, 1), "c": ((0,) * len(sizes), tuple(size - 1 for size in sizes))}
 
 
 def _he_dense(key: Array, inputs: int, outputs: int) -> Dense:
