@@ -47,7 +47,7 @@ _EXPONENT = -(2**52)
 # v >= _NEAR, and 4.4e-14 where v >= _FAR.
 _NEAR = 2.0**-16
 _NEAR_MARGIN, _FAR_MARGIN = 2.0**-45, 2.0**-43
-# Adding this to a float64 of moderate size rounds it to a whole number, which is then in its low bits.
+# Added to a whole float64 of moderate size, this leaves the number in its low bits.
 _TO_WHOLE = 1.5 * 2.0**52
 _TO_WHOLE_BITS = 0x4338000000000000
 
@@ -86,10 +86,10 @@ def rounded_normals(words: jax.Array, scale: jax.Array) -> jax.Array:
         lax.shift_right_logical(words, jnp.uint64(1)).astype(jnp.int64).astype(jnp.float64) + 0.5
     ) * 2.0**-63
     position = distance_from_zero(tail) * scale
-    whole = position + _TO_WHOLE
+    nearest = jnp.round(position)
     margin = jnp.where(tail >= _NEAR, _NEAR_MARGIN, _FAR_MARGIN) * scale
-    decided = (jnp.abs(position - (whole - _TO_WHOLE)) < 0.5 - margin) & (tail >= _FAR)
-    number = lax.bitcast_convert_type(whole, jnp.int64) - _TO_WHOLE_BITS
+    decided = (jnp.abs(position - nearest) < 0.5 - margin) & (tail >= _FAR)
+    number = lax.bitcast_convert_type(nearest + _TO_WHOLE, jnp.int64) - _TO_WHOLE_BITS
     negative = -(words & jnp.uint64(1)).astype(jnp.int64)
     signed = (number ^ negative) - negative
     return jnp.where(decided, signed, UNDECIDED).astype(jnp.int32)
