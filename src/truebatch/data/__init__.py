@@ -1,6 +1,8 @@
 """Sources of rows in one stable order, and the rows of one width that they become."""
 
 from truebatch.data.arrow import ArrowSource
+from truebatch.data.encoded import EncodedSource
+from truebatch.data.features import Features
 from truebatch.data.first_rows import FirstRows
 from truebatch.data.layout import Column, Layout
 from truebatch.data.memory import TableSource
@@ -13,6 +15,8 @@ from truebatch.data.text import TextSource
 __all__ = [
     "ArrowSource",
     "Column",
+    "EncodedSource",
+    "Features",
     "FirstRows",
     "Identity",
     "Layout",
