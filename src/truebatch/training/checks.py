@@ -9,10 +9,10 @@ import numpy as np
 from jax import Array
 
 from truebatch.errors import InvalidData, InvalidLoss, RoadsDisagree
-from truebatch.training.clipping import by_examples, by_layers, is_real
+from truebatch.training.clipping import Sums, by_examples, by_layers, is_real
 from truebatch.training.microbatches import sum_on_one_device
 from truebatch.training.models import Range
-from truebatch.training.tape import Example, Loss, NotOnTape, Params, layers_of, uses_of_layers
+from truebatch.training.tape import Example, Loss, NotOnTape, Params, layers_of
 
 _CHECKED_ROWS = 4
 # In clip norms. Float32 is off by some 1e-6; a bias that is forgotten beside a thousand weights, by 1e-3.
@@ -54,14 +54,22 @@ def require_per_example(loss: Loss, params: Params, examples: Example) -> None:
 
 
 def why_not_by_layers(loss: Loss, params: Params, examples: Example) -> str | None:
-    """Why the norms of this loss do not follow from activations and deltas; None when they do."""
+    """Why the norms of this loss do not follow from activations and deltas; None when they do.
+
+    Tracing alone lets an activation pass that has escaped from a loop, branch or derivative within the loss:
+    it stands among the program's constants, and would fail when the program runs.
+    """
+    total = Sums(params, jnp.zeros(()))
+    weights = jnp.ones(next(iter(examples.values())).shape[0])
     try:
         layers = layers_of(params)
-        jax.eval_shape(lambda p, batch: uses_of_layers(loss, p, batch), params, examples)
+        program = jax.make_jaxpr(by_layers(loss, clip_norm=1.0))(params, total, examples, weights)
     except NotOnTape as reason:
         return str(reason)
     except Exception as error:  # Whatever the loss does with what stands for a layer: it is on no tape.
         return f"the loss uses a layer otherwise than by calling it ({type(error).__name__})"
+    if any(isinstance(constant, jax.core.Tracer) for constant in program.consts):
+        return "a layer is called on what a loop, a branch or a derivative in the loss computes"
     return None if layers else "there are no layers"
 
 
@@ -110,7 +118,7 @@ def require_ranges(ranges: Mapping[str, Range], columns: Mapping[str, Any], *, w
                 f"column {name!r} must have entries of shape {list(np.shape(high))} in a row; "
                 f"got {list(values.shape[1:])} in {where}."
             )
-        if ((values < np.asarray(low)) | (values > np.asarray(high))).any():
+        if not ((np.asarray(low) <= values) & (values <= np.asarray(high))).all():
             raise InvalidData(
                 f"column {name!r} must be from {_shown(low)} to {_shown(high)}; {where} has values beyond.",
                 hint="encode the source again, with as many buckets as the model has.",

@@ -81,7 +81,7 @@ class Dense:
         a, d = _rows([use.inputs[0] for use in uses]), _rows([use.delta for use in uses])
         weight = total.weight + jnp.matmul(a.T, d, precision=_EXACT)
         bias = None if total.bias is None else total.bias + d.sum(axis=0)
-        return Dense(weight=weight, bias=bias)
+        return dataclasses.replace(total, weight=weight, bias=bias)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["table"], meta_fields=["sizes"])
@@ -173,7 +173,7 @@ class Affine:
         a, d = _rows([use.inputs[0] for use in uses]), _rows([use.delta for use in uses])
         scale = None if total.scale is None else total.scale + (a * d).sum(axis=0)
         shift = None if total.shift is None else total.shift + d.sum(axis=0)
-        return Affine(scale=scale, shift=shift)
+        return dataclasses.replace(total, scale=scale, shift=shift)
 
 
 def _positions(arrays: Sequence[Array]) -> Array:

@@ -33,6 +33,8 @@ class _Tapped:
         return self.tape.record(self.index, arrays, self.layer(*arrays))
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not hasattr(self.layer, name):
+            raise AttributeError(name)
         raise NotOnTape(f"the loss reads {name!r} of a layer instead of calling the layer")
 
 
