@@ -325,3 +325,12 @@ def test_counts_below_one_are_refused():
         persistent_shuffle_lower_curves(steps_per_epoch=5, num_epochs=0)
     with pytest.raises(InvalidArgument, match="steps_per_epoch=0"):
         dynamic_shuffle_lower_curves(steps_per_epoch=0, num_epochs=2)
+
+
+def test_many_epochs_have_a_bound_at_once_and_a_dearer_one_above_it() -> None:
+    curves = dynamic_shuffle_lower_curves(steps_per_epoch=20, num_epochs=150)
+    assert [curve.dear for curve in curves] == [False, True, True]
+    at_once, composed = (curve.log_delta(2.0, 1.0) for curve in curves[:2])
+    assert at_once < composed - 1
+    assert at_once == persistent_shuffle_lower_curves(steps_per_epoch=20, num_epochs=1)[0].log_delta(2.0, 1.0)
+    assert not dynamic_shuffle_lower_curves(steps_per_epoch=20, num_epochs=50)[0].dear
