@@ -8,7 +8,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 _TABLE_SIZE = 1 << 16
-_TINY = 1e-8  # below, log(1 + x) is x in single precision
+_SMALL = 1e-4  # below, 1 + x loses digits of x, and three terms of the power series are exact enough
 _TERMS = 9  # of the series of artanh: the next one is below 1e-16 of the whole
 
 
@@ -32,7 +32,9 @@ def signed_log(values: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
         return np.where(small < 0, -found, found) if values.min() < 0 else found
     x = values.astype(np.float64)
     size = np.abs(x)
-    return np.copysign(np.where(size < _TINY, size, _log_1p(size)), x).astype(np.float32)
+    least = np.minimum(size, _SMALL)
+    series = least * (1 - least * (1 / 2 - least / 3))
+    return np.copysign(np.where(size < _SMALL, series, _log_1p(size)), x).astype(np.float32)
 
 
 def _log_1p(x: Floats) -> Floats:
