@@ -64,6 +64,16 @@ def test_blocks_travel_as_bytes() -> None:
     assert parts_of(shipped, travelled) == parts_of(job, blocks)
 
 
+def test_a_job_that_was_shipped_lays_out_the_same_files() -> None:
+    kind = pa.list_(pa.field("item", pa.int32(), nullable=False), 2)
+    schema = pa.schema([pa.field("x", kind, nullable=False), pa.field("s", pa.string())])
+    job = Job(spec=job_for(pa.table({"x": [1, 2, 3]})).spec, schema=schema, record_bytes=7, part_bytes=99)
+    shipped = pickle.loads(pickle.dumps(job))
+    assert (shipped.spec, shipped.record_bytes, shipped.part_bytes) == (job.spec, 7, 99)
+    assert shipped.schema.field("x").type.value_field.nullable is False
+    assert shipped.shape.schema.serialize() == job.shape.schema.serialize()
+
+
 @pytest.mark.parametrize("loss", ["a block", "a row", "a foreign row"])
 def test_a_part_that_is_not_whole_raises_and_says_no_number(loss) -> None:
     table = pa.table({"x": list(range(40))})

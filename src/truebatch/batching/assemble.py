@@ -54,6 +54,16 @@ class Job:
             [*fields, *(pa.field(str(i), field.type) for i, field in enumerate(layout.variable))]
         )
 
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        # A schema that is pickled forgets that items of fixed-size lists take no nulls; its own bytes do not.
+        schema = self.schema.serialize().to_pybytes()
+        return _job_of, (self.spec, schema, self.record_bytes, self.part_bytes)
+
+
+def _job_of(spec: Sampler, schema: bytes, record_bytes: int, part_bytes: int) -> Job:
+    found = pa.ipc.read_schema(pa.py_buffer(schema))
+    return Job(spec=spec, schema=found, record_bytes=record_bytes, part_bytes=part_bytes)
+
 
 def split(
     job: Job, schedule: Schedule, piece: pa.RecordBatch, start: int, *, steps: range | Int64s | None = None
