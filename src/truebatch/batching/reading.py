@@ -32,9 +32,10 @@ def ranges(start: int, stop: int, rows: int, unit: int) -> Iterator[range]:
         first = last
 
 
-def packed_rows(source: Source, layout: Layout, rows: range) -> npt.NDArray[np.uint8]:
-    """These rows of the source as rows of one width."""
-    out = np.empty((len(rows), layout.width), np.uint8)
+def packed_rows(
+    source: Source, layout: Layout, rows: range, out: npt.NDArray[np.uint8]
+) -> npt.NDArray[np.uint8]:
+    """These rows of the source as rows of one width, in `out`, which is a matrix [rows, width]."""
     end = 0
     for batch in source.read(rows.start, rows.stop):
         start, end = end, end + batch.num_rows
