@@ -5,9 +5,11 @@ from truebatch.data.encoded import EncodedSource
 from truebatch.data.features import Features
 from truebatch.data.first_rows import FirstRows
 from truebatch.data.layout import Column, Layout
+from truebatch.data.mapped import MappedSource
 from truebatch.data.memory import TableSource
 from truebatch.data.opening import open_source
 from truebatch.data.parquet import ParquetSource
+from truebatch.data.preparing import prepare
 from truebatch.data.rows import item_nulls, nulls, pack, to_batch, unpack
 from truebatch.data.source import Identity, Source
 from truebatch.data.text import TextSource
@@ -20,6 +22,7 @@ __all__ = [
     "FirstRows",
     "Identity",
     "Layout",
+    "MappedSource",
     "ParquetSource",
     "Source",
     "TableSource",
@@ -28,6 +31,7 @@ __all__ = [
     "nulls",
     "open_source",
     "pack",
+    "prepare",
     "to_batch",
     "unpack",
 ]
