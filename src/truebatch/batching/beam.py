@@ -1,5 +1,7 @@
 """The Beam engine: the scatter plan as a pipeline, on the Direct runner, Flink, Spark or Dataflow."""
 
+import contextlib
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,6 +30,7 @@ try:
     import apache_beam as beam
     from apache_beam.metrics import Metrics
     from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+    from apache_beam.runners.portability.portable_runner import PortableRunner
 except ImportError as error:
     raise MissingExtra("the Beam engine needs apache-beam.", hint="pip install 'truebatch[beam]'") from error
 
@@ -185,7 +188,23 @@ def _pipeline(options: Sequence[str]) -> beam.Pipeline:
     standard = parsed.view_as(StandardOptions)
     if standard.runner in (None, "DirectRunner"):
         standard.runner = _IN_PROCESS
+    said = io.StringIO()
     try:
-        return beam.Pipeline(options=parsed)
+        with contextlib.redirect_stderr(said):
+            known, given = parsed.get_all_options(), parsed.get_all_options(retain_unknown_options=True)
+        pipeline = beam.Pipeline(options=parsed)
     except (ValueError, ImportError) as error:
-        raise InvalidArgument(f"a Beam runner must take its options; got: {error}") from None
+        raise _refused(" ".join(str(error).split())) from None
+    except SystemExit:  # how argparse ends, after a page of usage and a line that says what is wrong
+        raise _refused(said.getvalue().strip().rpartition("error: ")[2]) from None
+    unknown = sorted(given.keys() - known.keys())
+    if unknown and not isinstance(pipeline.runner, PortableRunner):  # whose job servers have their own
+        raise _refused(f"unknown options {', '.join(unknown)}")
+    return pipeline
+
+
+def _refused(why: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"options of the Beam engine must be what its runner takes; got: {why}",
+        hint="spell them as Beam does: --runner=FlinkRunner --flink_master=[local].",
+    )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from truebatch.batching.assemble import Job, assemble, block_from_bytes, block_to_bytes, split
 from truebatch.batching.engine import PartFile, Progress, Task, write_part_file
 from truebatch.batching.reading import ranges
-from truebatch.errors import IncompletePart, OutputRefused
+from truebatch.errors import IncompletePart, InvalidData, OutputRefused
 from truebatch.keys import Key
 from truebatch.sampling import Schedule
 from truebatch.sampling import schedule as make_schedule
@@ -83,11 +83,24 @@ def blocks_of(
     drawn: Drawn, piece: pa.RecordBatch, start: int, parts: Sequence[int] | None = None
 ) -> Iterator[tuple[int, bytes]]:
     """(part, block) for the rows of a piece that begins at row `start`, in all parts or in these."""
-    steps = None if parts is None else steps_of(drawn.job, parts)
-    for part, block in split(drawn.job, drawn.schedule(), piece, start, steps=steps):
+    job = drawn.job
+    steps = None if parts is None else steps_of(job, parts)
+    for part, block in split(job, drawn.schedule(), _as_said(piece, job.schema), start, steps=steps):
         rows = max(1, _BLOCK_BYTES * block.num_rows // max(1, block.nbytes))
         for first in range(0, block.num_rows, rows):
             yield part, block_to_bytes(block.slice(first, rows))
+
+
+def _as_said(piece: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The piece in the schema it was said to have: pickling forgets that items of lists take no nulls."""
+    try:
+        return piece if piece.schema.equals(schema) else piece.select(schema.names).cast(schema)
+    except (KeyError, ValueError, pa.ArrowException):
+        wanted, found = (", ".join(map(str, one)) for one in (schema, piece.schema))
+        raise InvalidData(
+            f"rows must have the columns {wanted}; got {found}.",
+            hint="make the job from the schema of the rows.",
+        ) from None
 
 
 def records_of(

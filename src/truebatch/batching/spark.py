@@ -88,7 +88,7 @@ class SparkEngine:
                 session.stop()
 
 
-def make_batches(
+def batches_of(
     frame: DataFrame, spec: Sampler, key: Key, *, row_id: str = "row", part_bytes: int = 2**27
 ) -> DataFrame:
     """The batches of `spec` over the rows of a DataFrame: step, slot, the columns, and the weight.
@@ -117,13 +117,13 @@ def make_batches(
         for start, piece in _pieces(job, batches, row_id):
             yield from _as_rows(blocks_of(drawn, piece, start))
 
-    def batches_of(group: pa.Table) -> pa.Table:
+    def assemble(group: pa.Table) -> pa.Table:
         return _batches(drawn, group)
 
     numbers = [StructField(name, LongType(), nullable=False) for name in (STEP, SLOT)]
     schema = StructType([*numbers, *fields, StructField(WEIGHT, FloatType(), nullable=False)])
     blocks = frame.mapInArrow(split, _BLOCKS_IN_SPARK)
-    return _grouped(blocks, range(job.shape.num_parts)).applyInArrow(batches_of, schema)
+    return _grouped(blocks, range(job.shape.num_parts)).applyInArrow(assemble, schema)
 
 
 def _blocks_of_source(session: SparkSession, task: Task) -> DataFrame:
