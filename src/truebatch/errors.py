@@ -82,3 +82,7 @@ class RoadsDisagree(TruebatchError):
 
 class NotFinite(TruebatchError):
     """Parameters or a loss on public data are no longer finite, so training stopped."""
+
+
+class DamagedRun(TruebatchError):
+    """A run's directory is not what its record says, or has no record."""

@@ -137,7 +137,7 @@ def dynamic_shuffle_lower_curves(
 
     source = "partition of each epoch's maximum, composed downward (Theorem 3.7)"
     many = num_epochs > _MOST_CHEAP_EPOCHS
-    cheap = (_lower(by_partition, source, _PARTITION_TOLERANCE, dear=many),)
+    cheap: tuple[DeltaCurve, ...] = (_lower(by_partition, source, _PARTITION_TOLERANCE, dear=many),)
     if many:
         # One epoch leaks no more than all of them: a bound at once, until the others are asked for.
         alone = persistent_shuffle_lower_curves(
