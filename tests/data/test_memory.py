@@ -1,5 +1,7 @@
 """Tables and dicts of arrays as sources."""
 
+import pickle
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -22,6 +24,8 @@ def test_any_range_of_a_table_is_that_slice(table, data):
     assert all(len(b) and b.schema == source.schema for b in batches)
     got = pa.Table.from_batches(batches, source.schema)
     assert got.equals(table.slice(start, stop - start))
+    sent = pickle.loads(pickle.dumps(source))
+    assert pa.Table.from_batches(list(sent.read(start, stop)), sent.schema).equals(got)
 
 
 @settings(deadline=None, max_examples=100)

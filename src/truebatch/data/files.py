@@ -42,6 +42,8 @@ def _expanded(place: str | os.PathLike[str], suffixes: tuple[str, ...]) -> list[
             f"a path must be a string or Path; got an object of type {type(place).__name__}."
         )
     text = os.fspath(place)
+    if not text:
+        raise InvalidArgument("a path must not be empty; got one that is.")
     if "://" in text:
         raise InvalidArgument(
             f"sources are read from file systems; got {text!r}.", hint="mount the storage, or copy the files."

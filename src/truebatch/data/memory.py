@@ -59,9 +59,20 @@ class TableSource:
             "digest": self._digest,
         }
 
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._table.schema) as writer:
+            writer.write_table(self._table)
+        return _from_stream, (sink.getvalue().to_pybytes(),)
+
     @cached_property
     def _digest(self) -> str:
         return digest_of_rows(self.read(0, self.num_rows), self._schema)
+
+
+def _from_stream(data: bytes) -> TableSource:
+    # As Arrow writes it: pickling a table loses that the items of a fixed-size list are not nullable.
+    return TableSource(pa.ipc.open_stream(data).read_all())
 
 
 def table_of_arrays(arrays: Mapping[str, object]) -> pa.Table:

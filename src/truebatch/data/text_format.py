@@ -232,11 +232,13 @@ def why_bad(row: bytes, form: RowFormat) -> str:
 def require_names(names: Sequence[str], path: str, *, is_header: bool) -> None:
     """Refuse names that cannot be a header, such as a row of data read as one."""
     numbers = [name for name in names if _is_number(name)]
-    if is_header and (numbers or "" in names):
-        what = "a number" if numbers else "an empty name"
+    tabs = [name for name in names if "\t" in name]
+    if is_header and (numbers or tabs or "" in names):
+        what = "a number" if numbers else "a tab within a name" if tabs else "an empty name"
         raise InvalidData(
             f"the first line of a text file must name its columns; got {what} in that of {path!r}.",
-            hint="for a file without a header, give the names: columns=[...].",
+            hint="for a file without a header, give the names: columns=[...]; where fields are apart by "
+            "something else, the delimiter.",
         )
     try:
         require_unique_names(pa.schema([pa.field(name, pa.null()) for name in names]))
