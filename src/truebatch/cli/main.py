@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from truebatch.cli import account, calibrate, figure
+from truebatch.cli import account, batches, calibrate, figure
 from truebatch.errors import TruebatchError
 
-_COMMANDS = (calibrate, account, figure)
+_COMMANDS = (calibrate, account, batches, figure)
 
 DESCRIPTION = """\
 DP-SGD whose batches are what the accountant was told.
@@ -42,7 +42,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 when it did what was asked, 2 for a bad request, 130 when interrupted."""
-    arguments = build_parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    ours = words[: words.index("--")] if "--" in words else words
+    parser = build_parser()
+    arguments = parser.parse_args(ours)
+    arguments.passed_on = words[len(ours) + 1 :]
+    if arguments.passed_on and arguments.run is not batches.run:
+        parser.error(f"nothing may follow -- here; got {arguments.passed_on[0]!r}")
     try:
         code: int = arguments.run(arguments)
     except TruebatchError as error:

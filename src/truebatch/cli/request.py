@@ -140,7 +140,7 @@ def parse_request(
         raise InvalidArgument(f"delta must be above 0 and below 1; got delta={delta:g}.")
     if epsilon < 0:
         raise InvalidArgument(f"epsilon must be 0 or more; got epsilon={epsilon:g}.")
-    num_steps = _steps(arguments, n, b)
+    num_steps = num_steps_of(arguments, n, b)
     names = arguments.sampler or list(SAMPLERS)
     rounds = arguments.round_examples or not arguments.sampler
     nearest = nearest_multiple(n, b)
@@ -149,7 +149,7 @@ def parse_request(
     for name in dict.fromkeys(names):
         examples = nearest if name in _WHOLE_EPOCHS and rounds else n
         try:
-            specs[name] = _spec(name, examples, b, num_steps, arguments.max_batch_size, epsilon, delta)
+            specs[name] = make_spec(name, examples, b, num_steps, arguments.max_batch_size, epsilon, delta)
         except TruebatchError as error:
             if arguments.sampler:
                 raise _with_flag(error, n, b, nearest) from error
@@ -179,7 +179,8 @@ def _with_dearer_bounds(specs: dict[str, Sampler], adjacency: Adjacency) -> tupl
     return tuple(name for name, spec in specs.items() if has_dearer_bounds(spec, adjacency=adjacency))
 
 
-def _steps(arguments: argparse.Namespace, n: int, b: int) -> int:
+def num_steps_of(arguments: argparse.Namespace, n: int, b: int) -> int:
+    """T, from --steps or --epochs."""
     if arguments.steps is not None:
         return int(arguments.steps)
     if arguments.epochs <= 0:
@@ -191,9 +192,10 @@ def _steps(arguments: argparse.Namespace, n: int, b: int) -> int:
     return steps_for_epochs(num_examples=n, batch_size=b, num_epochs=arguments.epochs)
 
 
-def _spec(
+def make_spec(
     name: str, n: int, b: int, num_steps: int, cap: int | None, epsilon: float, delta: float
 ) -> Sampler:
+    """The spec of this name; truncated Poisson's cap, where none is given, follows from the goal."""
     if name != TruncatedPoisson.name:
         return SAMPLERS[name](num_examples=n, batch_size=b, num_steps=num_steps)
     if cap is None:
