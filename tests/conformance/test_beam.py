@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.display import DisplayData
+from beam_job import KEY, job_of, named
 from failing import FailsOnce
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,21 +29,8 @@ from truebatch.batching.engine import Task
 from truebatch.data import TableSource
 from truebatch.errors import IncompletePart, InvalidArgument, InvalidData, OutputRefused
 
-KEY = Key.for_tests(11)
 PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=3")
-
-
-def named(n: int = 3000) -> pa.Table:
-    rng = np.random.default_rng(1)
-    names = [None if i % 7 == 0 else "x" * (i % 5) for i in range(n)]
-    return pa.table({"x": rng.normal(size=n), "name": names})
-
-
-def job_of(table: pa.Table, **spec) -> Job:
-    n = len(table)
-    fields = {"num_examples": n, "batch_size": n // 20, "num_steps": 43, "max_batch_size": n // 20 + 9} | spec
-    return Job(spec=TruncatedPoisson(**fields), schema=table.schema, record_bytes=2**12, part_bytes=2**15)
 
 
 @pytest.mark.parametrize("spec", list(specs(N)), ids=lambda s: s.name)
