@@ -23,7 +23,6 @@ for _a in _HEX_DIGITS:
         _HEX[ord(_a) | ord(_b) << 8] = int(_a + _b, 16)
 _HEX[0] = 0  # what lies under a null; a block with NUL bytes of its own is refused
 _HEX_WIDTH = 8
-_EMPTY_LINES = (b"\n", b"\r\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +82,12 @@ class RowFormat:
         return pa.schema([pa.field(n, t, nullable=n not in self.required) for n, t in pairs])
 
     def parse(self, data: bytes, names: Sequence[str] | None = None) -> pa.RecordBatch:
-        """The rows in `data`, or those columns of it; pyarrow's errors are passed on."""
+        """The rows in `data`, or those columns of it; pyarrow's errors are passed on.
+
+        An empty line is no row, unless there is but one column: it shows in the number of rows.
+        """
         if self.hexadecimal and b"\0" in data:
             raise pa.ArrowInvalid("a NUL byte")
-        if len(self.names) > 1 and self._has_empty_line(data):
-            raise pa.ArrowInvalid("an empty line")  # which pyarrow takes for a row of nulls
         kinds = {n: pa.binary(_HEX_WIDTH) if n in self.hexadecimal else t for n, t in self._pairs()}
         options = csv.ConvertOptions(
             column_types=kinds,
@@ -100,15 +100,6 @@ class RowFormat:
         schema = self.schema if names is None else pa.schema([self.schema.field(n) for n in names])
         arrays = [self._array(name, column) for name, column in zip(schema.names, table.columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    def _has_empty_line(self, data: bytes) -> bool:
-        if not data.startswith(_EMPTY_LINES) and b"\n\n" not in data and b"\n\r\n" not in data:
-            return False
-        ends = row_ends(data, self.dialect.quote_byte)
-        lengths = np.diff(ends, prepend=0)
-        return any(
-            not data[end - k : end].strip(b"\r\n") for end, k in zip(ends, lengths, strict=True) if k <= 2
-        )
 
     def _pairs(self) -> list[tuple[str, pa.DataType]]:
         return list(zip(self.names, self.types, strict=True))
@@ -266,12 +257,13 @@ def _ended(row: bytes) -> bytes:
 
 
 def _read(data: bytes, dialect: Dialect, read: csv.ReadOptions, convert: csv.ConvertOptions) -> pa.Table:
+    columns = len(read.column_names)
     read.use_threads = False
     read.block_size = len(data) + 1  # all rows are one block
     parse = csv.ParseOptions(
         delimiter=dialect.delimiter,
         quote_char=dialect.quote or False,
-        ignore_empty_lines=False,
+        ignore_empty_lines=columns > 1,
         newlines_in_values=dialect.quote_byte is not None and dialect.quote_byte in data,
     )
     return csv.read_csv(pa.BufferReader(data), read, parse, convert)
