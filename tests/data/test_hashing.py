@@ -47,9 +47,8 @@ def reference(value, column):
     st.integers(0, 3),
 )
 def test_every_value_has_the_hash_of_the_definition(values, column, skip):
-    if all(value is None for value in values):
-        return
-    array = pa.array(values)
+    nothing = all(value is None for value in values)
+    array = pa.array(values, pa.int64() if nothing else None)
     got = hashes(array.slice(skip), column)
     for value, word in zip(values[skip:], got.tolist(), strict=True):
         assert value is None or word == reference(value, column)

@@ -128,14 +128,15 @@ class Encoder:
         marks: npt.NDArray[np.bool_] = values == 1
         return marks
 
-    def _buckets(self, array: pa.Array, column: int) -> npt.NDArray[np.int64]:
+    def _buckets(self, array: pa.Array, column: int) -> npt.NDArray[np.generic]:
         name, count = self.categorical[column], self.buckets[column]
+        found: npt.NDArray[np.generic]
         if name in self.vocabularies:
             known = _values(name, self.vocabularies[name], array.type)
-            found = np.asarray(pc.fill_null(pc.index_in(array, known, skip_nulls=True), -1)).astype(np.int64)
-            found += 2
+            found = np.asarray(pc.fill_null(pc.index_in(array, known, skip_nulls=True), -1)) + 2
         else:
-            found = 1 + buckets_of(hashes(array, column), count - 1)
+            found = buckets_of(hashes(array, column), count - 1)
+            found += np.uint64(1)
         if array.null_count:
             found *= np.asarray(array.is_valid())
         return found

@@ -16,7 +16,6 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
 
 SCHEME = "truebatch-hash/1"
@@ -30,9 +29,12 @@ _HALF = np.uint64(32)
 
 def mix(words: Words) -> Words:
     """A bijection of words in which every bit of the input moves half of the bits."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    words = words ^ (words >> np.uint64(30))
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
 
 
 def seed_of(column: int) -> np.uint64:
@@ -48,17 +50,23 @@ def hashes(array: pa.Array, column: int) -> Words:
     kind = array.type
     if pat.is_boolean(kind):
         array = array.cast(pa.uint8())
-    elif pat.is_temporal(kind):
-        array = array.view(pa.int64() if kind.bit_width == 64 else pa.int32())
-    elif not pat.is_integer(kind):
+    elif not (pat.is_integer(kind) or pat.is_temporal(kind)):
         return _hashes_of_bytes(array.cast(pa.large_binary()), seed_of(column))
-    numbers = np.asarray(pc.fill_null(array, 0)).astype(np.int64, copy=False)
-    return mix(numbers.view(np.uint64) ^ seed_of(column))
+    width = array.type.bit_width // 8
+    sign = "u" if pat.is_unsigned_integer(array.type) else "i"
+    data = array.buffers()[1]
+    if data is None:  # no value at all
+        return np.zeros(len(array), np.uint64)
+    numbers = np.frombuffer(data, f"{sign}{width}", count=len(array), offset=array.offset * width)
+    return mix(numbers.astype(np.int64, copy=False).view(np.uint64) ^ seed_of(column))
 
 
-def buckets_of(words: Words, count: int) -> npt.NDArray[np.int64]:
+def buckets_of(words: Words, count: int) -> Words:
     """A bucket from 0 to count - 1 for each word."""
-    return (((words >> _HALF) * np.uint64(count)) >> _HALF).astype(np.int64)
+    places = words >> _HALF
+    places *= np.uint64(count)
+    places >>= _HALF
+    return places
 
 
 def _hashes_of_bytes(array: pa.Array, seed: np.uint64) -> Words:
