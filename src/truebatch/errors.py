@@ -86,3 +86,11 @@ class NotFinite(TruebatchError):
 
 class DamagedRun(TruebatchError):
     """A run's directory is not what its record says, or has no record."""
+
+
+class DamagedCheckpoint(TruebatchError):
+    """No checkpoint of a run can be read back as it was written."""
+
+
+class CheckpointMismatch(TruebatchError):
+    """A checkpoint is of another run: another spec, key, model or optimizer."""

@@ -52,8 +52,8 @@ def auc(labels: Any, scores: Any, weights: Any = None) -> float:
     order = np.argsort(x, kind="stable")
     x = x[order]
     group = np.cumsum(np.concatenate(([0], x[1:] > x[:-1]))) if x.size else np.zeros(0, dtype=np.int64)
-    positive = np.bincount(group, weights=(w * y)[order])
-    negative = np.bincount(group, weights=(w * (1 - y))[order])
+    positive: Floats = np.bincount(group, weights=(w * y)[order]).astype(np.float64)
+    negative: Floats = np.bincount(group, weights=(w * (1 - y))[order]).astype(np.float64)
     return _area(positive, negative)
 
 
@@ -127,7 +127,7 @@ def _area(positive: Floats, negative: Floats) -> float:
 
 
 def _bins(x: Floats) -> npt.NDArray[np.int64]:
-    """Numbers of bins in the order of scores: the leading bits of a float32, with negative ones turned over."""
+    """Numbers of bins in the order of scores: leading bits of a float32, negative ones turned over."""
     with np.errstate(over="ignore"):  # what is beyond float32 is infinite, and last
         bits = (x.astype(np.float32) + np.float32(0)).view(np.uint32)  # -0 is 0
     ordered = np.where(bits & _SIGN, ~bits, bits | _SIGN)
