@@ -29,7 +29,7 @@ demo: $(READY) ## what every sampler needs in the paper's setting, and the paper
 
 test: $(READY) $(FLINK) ## the whole default suite: format, lint, types, imports, tests, doctests, docs
 	$(MAKE) check
-	$(BIN)/python -m pytest --quiet --numprocesses 2
+	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist loadgroup
 
 test-slow: $(READY) $(SPARK) ## the tests that take minutes
 	$(BIN)/python -m pytest --quiet --numprocesses 2 -m slow

@@ -1,6 +1,5 @@
 """Beam writes the batches of the definition, byte for byte, and its transforms keep their promises."""
 
-import base64
 import dataclasses
 import itertools
 import logging
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.display import DisplayData
-from beam_job import KEY, job_of, named
+from beam_job import KEY, job_of, named, spellings
 from failing import FailsOnce
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -218,12 +217,6 @@ def test_rows_of_another_schema_are_refused() -> None:
     with pytest.raises(InvalidData, match="rows must have the columns"):
         batches_by_transform(job_of(table), pieces_of(other))
     COLLECTED.clear()
-
-
-def spellings(key: Key) -> list[str]:
-    """The ways in which 32 bytes come to stand in a text."""
-    raw = key.to_bytes()
-    return [raw.hex(), base64.b64encode(raw).decode()[:40], repr(raw)[2:-1], str(list(raw))[1:-1]]
 
 
 def test_the_key_is_in_no_log_label_option_or_display_data(tmp_path, caplog, capfd) -> None:

@@ -3,6 +3,7 @@
 python beam_job.py DIRECTORY FAILING_ROW BEAM_OPTIONS...
 """
 
+import base64
 import sys
 from pathlib import Path
 
@@ -29,6 +30,12 @@ def job_of(table: pa.Table) -> Job:
     n = len(table)
     spec = TruncatedPoisson(num_examples=n, batch_size=n // 20, num_steps=43, max_batch_size=n // 20 + 9)
     return Job(spec=spec, schema=table.schema, record_bytes=2**12, part_bytes=2**15)
+
+
+def spellings(key: Key) -> list[str]:
+    """The ways in which 32 bytes come to stand in a text."""
+    raw = key.to_bytes()
+    return [raw.hex(), base64.b64encode(raw).decode()[:40], repr(raw)[2:-1], str(list(raw))[1:-1]]
 
 
 def main(directory: Path, failing_row: int, options: list[str]) -> None:
