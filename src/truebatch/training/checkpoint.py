@@ -1,8 +1,8 @@
 """Checkpoints: one file each, whole or not there, read back bit for bit or refused.
 
-A file holds parameters and optimizer state, which depend on private rows through noised sums only: they are as
-public as the model itself. Training without privacy is the exception, so files are made with mode 0600. Keys,
-memberships and batch sizes are not in them.
+A file holds parameters and optimizer state, which depend on private rows through noised sums only: they are
+as public as the model itself. Training without privacy is the exception, so files are made with mode 0600.
+Keys, memberships and batch sizes are not in them.
 """
 
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from truebatch.errors import CheckpointMismatch, DamagedCheckpoint, InvalidArgument
 from truebatch.keys import Key
@@ -116,11 +117,8 @@ def _arrays(state: Any) -> Arrays:
     arrays: Arrays = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
         name = jax.tree_util.keystr(path)
-        if (
-            not hasattr(leaf, "dtype")
-            or not hasattr(leaf, "shape")
-            or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended)
-        ):
+        kind = getattr(leaf, "dtype", None)
+        if kind is None or not hasattr(leaf, "shape") or jnp.issubdtype(kind, jax.dtypes.extended):
             raise InvalidArgument(
                 f"a state must be made of arrays of numbers; got {name} of type {type(leaf).__name__}."
             )
