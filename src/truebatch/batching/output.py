@@ -19,15 +19,18 @@ _LOCK, _JOB, _PARTS = "lock", "job.json", "parts.jsonl"
 
 
 @contextlib.contextmanager
-def claimed(directory: Path) -> Iterator[None]:
-    """Make the directory where it is missing, and keep others out of it meanwhile."""
+def claimed(directory: Path, *, made: str = MANIFEST) -> Iterator[None]:
+    """Make the directory where it is missing, and keep others out of it meanwhile.
+
+    `made` is the file that a finished directory holds: one with other files alone is not ours.
+    """
     work = directory / WORK
     descriptor = None
     try:
         while descriptor is None:
             try:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _require_ours(directory)
+                _require_ours(directory, made)
                 work.mkdir(mode=0o700, exist_ok=True)
                 descriptor = _locked(work / _LOCK, directory)
             except OSError as error:
@@ -42,9 +45,9 @@ def claimed(directory: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _require_ours(directory: Path) -> None:
+def _require_ours(directory: Path, made: str) -> None:
     names = {entry.name for entry in directory.iterdir()}
-    if names and not names & {MANIFEST, WORK}:
+    if names and not names & {made, WORK}:
         raise OutputRefused(
             f"the output directory must be new, empty, or one that this command began; "
             f"got {str(directory)!r}, which holds other files.",
@@ -57,12 +60,12 @@ def _locked(path: Path, directory: Path) -> int | None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.exists() and os.path.sameopenfile(descriptor, descriptor) and _same(path, descriptor):
+        if _same(path, descriptor):
             return descriptor
     except BlockingIOError:
         os.close(descriptor)
         raise OutputRefused(
-            f"a directory of batches takes one writer at a time; {str(directory)!r} is in use.",
+            f"an output directory takes one writer at a time; {str(directory)!r} is in use.",
             hint="wait until the other run has ended.",
         ) from None
     os.close(descriptor)
@@ -106,28 +109,28 @@ def require_same(directory: Path, found: Manifest, wanted: Manifest) -> None:
     if found.get("source") != wanted["source"]:
         raise SourceChanged(
             f"the source must be the one that {str(directory)!r} was begun with; "
-            f"it differs in {_difference(found.get('source'), wanted['source'])}.",
+            f"it differs in {difference(found.get('source'), wanted['source'])}.",
             hint="give the original source, or choose another directory for batches of this one.",
         )
     for name in ("spec", "schedule", "columns", "layout", "key", "format"):
         if found.get(name) != wanted[name]:
             raise OutputRefused(
                 f"a directory holds one set of batches; {str(directory)!r} has another {name}: "
-                f"{_difference(found.get(name), wanted[name])}.",
+                f"{difference(found.get(name), wanted[name])}.",
                 hint="give the same arguments and key, or choose another directory.",
             )
 
 
-def _difference(found: object, wanted: object, where: str = "") -> str:
+def difference(found: object, wanted: object, where: str = "") -> str:
     """Where two plain values part first, and what stands there."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         for name in sorted(found.keys() | wanted.keys()):
             if found.get(name) != wanted.get(name):
-                return _difference(found.get(name), wanted.get(name), f"{where}.{name}" if where else name)
+                return difference(found.get(name), wanted.get(name), f"{where}.{name}" if where else name)
     if isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
         for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
             if a != b:
-                return _difference(a, b, f"{where}[{i}]")
+                return difference(a, b, f"{where}[{i}]")
     return f"{where or 'what it is'} ({_short(found)} there, {_short(wanted)} here)"
 
 

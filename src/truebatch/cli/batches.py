@@ -54,6 +54,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="where the batches go: a new directory")
     _add_data_options(parser)
     _add_spec_options(parser)
+    add_key_options(parser, default="DIR.key")
     _add_means_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
     parser.add_argument("--json", action="store_true", help="machine-readable result on stdout")
@@ -95,13 +96,19 @@ def _add_spec_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"how batches are drawn (default: %(default)s): {', '.join(SAMPLERS)}",
     )
-    secret = group.add_mutually_exclusive_group()
-    secret.add_argument("--key", metavar="FILE", help="the secret key, made where missing (default: DIR.key)")
-    secret.add_argument(
+
+
+def add_key_options(parser: argparse.ArgumentParser, *, default: str) -> None:
+    """Which key draws the batches."""
+    group = parser.add_argument_group("the key").add_mutually_exclusive_group()
+    group.add_argument(
+        "--key", metavar="FILE", help=f"the secret key, made where missing (default: {default})"
+    )
+    group.add_argument(
         "--public-test-seed",
         type=int,
         metavar="N",
-        help="a key that everyone can rebuild: for tests and public data; the manifest says so",
+        help="a key that everyone can rebuild: for tests and public data; what is written says so",
     )
 
 

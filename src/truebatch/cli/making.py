@@ -9,9 +9,12 @@ from typing import Any
 
 from truebatch import accounting
 from truebatch.batching import Engine, Job, Plan, choose_plan, make_batches
+from truebatch.batching.manifest import MANIFEST
+from truebatch.cli.keys import key_for, key_path
 from truebatch.cli.progress import shown_progress, status
 from truebatch.cli.request import make_spec, num_steps_of
-from truebatch.data import RowRange, Source, open_source
+from truebatch.cli.sources import source_of
+from truebatch.data import RowRange, Source
 from truebatch.errors import InvalidArgument, InvalidSpec
 from truebatch.keys import Key
 from truebatch.sampling import schedule
@@ -32,7 +35,8 @@ def make(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _print(arguments, job, plan, goal, made=None)
         return 0
-    key = _key(arguments)
+    out = Path(arguments.out)
+    key = key_for(arguments, out, finished=out / MANIFEST)
     with shown_progress() as advance:
         manifest = make_batches(
             source,
@@ -67,8 +71,7 @@ def _require_sound(arguments: argparse.Namespace) -> None:
 
 
 def _source(arguments: argparse.Namespace) -> Source:
-    where = arguments.source[0] if len(arguments.source) == 1 else arguments.source
-    source = open_source(where, format=arguments.format, on_bad_row=arguments.on_bad_row)
+    source = source_of(arguments.source, format=arguments.format, on_bad_row=arguments.on_bad_row)
     return source if arguments.rows is None else RowRange(source, 0, arguments.rows)
 
 
@@ -124,31 +127,6 @@ def _spark_config(options: Sequence[str]) -> dict[str, str]:
     return config
 
 
-def _key_path(arguments: argparse.Namespace) -> Path:
-    out = Path(arguments.out)
-    return Path(arguments.key) if arguments.key else out.with_name(out.name + ".key")
-
-
-def _key(arguments: argparse.Namespace) -> Key:
-    """The key that was named, or one made for this directory; nothing of it is printed."""
-    if arguments.public_test_seed is not None:
-        print("warning: a public test seed; nothing drawn from it is private", file=sys.stderr)
-        return Key.for_tests(arguments.public_test_seed)
-    path = _key_path(arguments)
-    if path.exists() or path.is_symlink():
-        return Key.load(path)
-    if (Path(arguments.out) / "manifest.json").exists():
-        raise InvalidArgument(
-            f"batches that stand already have a key; got none at {str(path)!r}.",
-            hint="pass --key with the file that they were made with.",
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    key = Key.generate()
-    key.save(path)
-    print(f"made the key {path}: whoever holds it knows who is in which batch", file=sys.stderr)
-    return key
-
-
 def _goal(arguments: argparse.Namespace, spec: Sampler) -> dict[str, Any] | None:
     """What noise the goal needs with these batches."""
     if arguments.epsilon is None:
@@ -180,7 +158,9 @@ def _print(
             "files": shape.num_parts,
             "bytes": size,
             "plan": {"name": plan.name, "engine": plan.engine.name, "reason": plan.reason},
-            "key": None if arguments.public_test_seed is not None else str(_key_path(arguments)),
+            "key": None
+            if arguments.public_test_seed is not None
+            else str(key_path(arguments, Path(arguments.out))),
             "goal": goal,
         }
         print(json.dumps(result, indent=2))

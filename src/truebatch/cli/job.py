@@ -1,0 +1,164 @@
+"""What `truebatch train` and `truebatch verify` do, from their options on."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from truebatch.cli.keys import key_for, key_path
+from truebatch.cli.progress import shown_progress, status
+from truebatch.cli.sources import source_of
+from truebatch.cli.train import CONFIG
+from truebatch.data import Features, Source
+from truebatch.errors import InvalidArgument
+from truebatch.records import RECORD, RunConfig, RunPlan, Split, Watch, read_toml, write_report
+from truebatch.records import run as carry_out
+from truebatch.records import verify as check_run
+from truebatch.records.verify import FAILED
+from truebatch.training.train import Progress
+
+_DATA = ("label", "positive", "numeric", "categorical", "leave_out", "buckets", "train_share", "valid_share")
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Plan, run, and say what came out."""
+    values = _values(arguments)
+    config = RunConfig.from_dict({name: values[name] for name in CONFIG if name in values})
+    with status("reading the shape of the source"):
+        source = source_of(arguments.source, format=arguments.format, on_bad_row=arguments.on_bad_row)
+    features = _features(values, source)
+    split = Split(
+        **{k: values[f"{k}_share"] for k in ("train", "valid") if values.get(f"{k}_share") is not None}
+    )
+    with status("calibrating"):
+        plan = RunPlan.of(source, features, config, split)
+    _announce(plan)
+    if arguments.dry_run:
+        if arguments.json:
+            print(json.dumps(plan.as_dict(), indent=2))
+        return 0
+    out = Path(arguments.out)
+    key = key_for(arguments, out, finished=out / RECORD)
+    with shown_progress() as moved, _shown_steps() as stepped:
+        record = carry_out(plan, out, key, memory=arguments.memory, watch=Watch(rows=moved, steps=stepped))
+    report = write_report(record, out)
+    if arguments.json:
+        print(json.dumps(record.public(), indent=2))
+        return 0
+    print(record.fields["training"]["claim"])
+    for name, value in record.fields["metrics"].items():
+        print(f"{name.replace('_', ' ')}: {value:.4f}")
+    print(f"report: {report}")
+    print(f"check it: truebatch verify {out} --key {key_path(arguments, out)}")
+    return 0
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Make every check that can be made, and say what was found."""
+    directory = Path(arguments.directory)
+    data: Source | None = None
+    if arguments.data:
+        data = source_of(arguments.data, format=arguments.format, on_bad_row=arguments.on_bad_row)
+    key = key_for(arguments, directory, finished=directory / RECORD)
+    with status("checking"):
+        checks = check_run(directory, key, data=data, full=arguments.full)
+    failed = [check for check in checks if check.outcome == FAILED]
+    if arguments.json:
+        found = [{"check": c.name, "outcome": c.outcome, "detail": c.detail} for c in checks]
+        print(json.dumps({"holds": not failed, "checks": found}, indent=2))
+    else:
+        for check in checks:
+            print(f"{check.outcome:<12}  {check.name}: {check.detail}")
+        print("the run does NOT hold" if failed else "everything that was checked holds")
+    return 1 if failed else 0
+
+
+def _values(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Options over the config file's."""
+    given = vars(arguments)
+    values = {name: given[name] for name in (*CONFIG, *_DATA) if given.get(name) is not None}
+    if arguments.config is None:
+        return _complete(values)
+    stated = read_toml(Path(arguments.config))
+    for name in stated:
+        if name not in (*CONFIG, *_DATA):
+            raise InvalidArgument(
+                f"a config must have names of options only; got {name!r} in {arguments.config!r}.",
+                hint=f"there are: {', '.join(sorted((*CONFIG, *_DATA)))}.",
+            )
+    for one, other in (("epochs", "steps"), ("epsilon", "sigma")):  # of two that exclude each other
+        if one in values:
+            stated.pop(other, None)
+        if other in values:
+            stated.pop(one, None)
+    return _complete({**stated, **values})
+
+
+def _complete(values: dict[str, Any]) -> dict[str, Any]:
+    if "batch_size" not in values:
+        raise InvalidArgument("a run needs a batch size; got none.", hint="give --batch-size, as in 1024.")
+    return values
+
+
+def _features(values: dict[str, Any], source: Source) -> Features:
+    """The columns that were named, or what the schema lets one infer."""
+    label = values.get("label", "label")
+    more = {name: values[name] for name in ("buckets", "positive") if name in values}
+    if "numeric" not in values and "categorical" not in values:
+        return Features.infer(source.schema, label=label, leave_out=values.get("leave_out", ()), **more)
+    numeric, categorical = tuple(values.get("numeric", ())), tuple(values.get("categorical", ()))
+    features = Features(label=label, numeric=numeric, categorical=categorical, **more)
+    features.require(source.schema)
+    return features
+
+
+def _announce(plan: RunPlan) -> None:
+    """What will be done, before it is."""
+    spec, features = plan.spec, plan.features
+    tests = [
+        f"{r.num_rows:,} {n}" for r, n in ((plan.valid, "validate"), (plan.test, "test")) if r is not None
+    ]
+    lines = [
+        f"rows: {spec.num_examples:,} train" + "".join(f", {t}" for t in tests),
+        f"label: {features.label}; numeric: {', '.join(features.numeric) or 'none'}; "
+        f"categorical: {', '.join(features.categorical) or 'none'}",
+        f"model: {plan.config.model}, {plan.claim.num_parameters:,} parameters; about "
+        f"{plan.memory_bytes / 1e9:.2g} GB of memory",
+        f"batches: {spec}; {'gathered from prepared rows' if plan.gathers else 'written by scatter'}",
+        f"claim: {plan.claim}",
+    ]
+    print("\n".join(lines), file=sys.stderr)
+
+
+@contextmanager
+def _shown_steps() -> Iterator[Any]:
+    """A bar of steps, with examples a second; on a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    columns = (
+        TextColumn("steps"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        task = None
+
+        def advance(now: Progress) -> None:
+            nonlocal task
+            if task is None:
+                task = bars.add_task("steps", total=now.num_steps, said="")
+            said = f"{now.examples_per_s:,.0f} examples/s"
+            said += "".join(f", {name} {value:.4f}" for name, value in now.metrics.items())
+            bars.update(task, completed=now.step, said=said)
+
+        yield advance

@@ -1,0 +1,22 @@
+"""A run: what is asked, what ran, what may be claimed, and whether it holds."""
+
+from truebatch.records.config import RunConfig, Split, read_toml
+from truebatch.records.plan import RunPlan
+from truebatch.records.record import RECORD, Record
+from truebatch.records.report import write_report
+from truebatch.records.run import Watch, run
+from truebatch.records.verify import Check, verify
+
+__all__ = [
+    "RECORD",
+    "Check",
+    "Record",
+    "RunConfig",
+    "RunPlan",
+    "Split",
+    "Watch",
+    "read_toml",
+    "run",
+    "verify",
+    "write_report",
+]

@@ -1,0 +1,192 @@
+"""The main job: from data to a model with a guarantee, and the record of it."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import optax
+
+from truebatch.batching import Batches, GatherBatches, make_batches, open_batches, output
+from truebatch.batching import Progress as Moved
+from truebatch.batching.engine import WORK, no_progress
+from truebatch.batching.journal import write_aside
+from truebatch.data import EncodedSource, MappedSource, RowRange, prepare
+from truebatch.errors import OutputRefused, SourceChanged
+from truebatch.keys import Key
+from truebatch.records.bounds import comparison
+from truebatch.records.plan import RunPlan
+from truebatch.records.record import (
+    BATCHES,
+    CHECKPOINTS,
+    CURVES,
+    FORMAT,
+    RECORD,
+    ROWS,
+    Fields,
+    Record,
+    key_check,
+    versions,
+)
+from truebatch.sampling import SCHEME, schedule
+from truebatch.training.evaluate import evaluation
+from truebatch.training.train import Progress, Trained, train
+
+_JOB = "job.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Who is told how far a run has come."""
+
+    rows: Callable[[Moved], None] = no_progress
+    steps: Callable[[Progress], None] = lambda _: None
+
+
+def run(
+    plan: RunPlan,
+    directory: str | os.PathLike[str],
+    key: Key,
+    *,
+    memory: int = 2**30,
+    watch: Watch | None = None,
+) -> Record:
+    """Carry out a plan in a directory, from where an earlier call was stopped, and return its record.
+
+    Guarantees:
+      - A directory of another plan or key, or in use, is refused and left as it is.
+      - The record is written last, and sealed: a directory without one is not finished.
+    """
+    where, watch = Path(directory), watch or Watch()
+    with output.claimed(where, made=RECORD):
+        asked = json.loads(json.dumps(plan.as_dict() | _of_key(plan, key)))
+        if (where / RECORD).exists():
+            record = Record.load(where)
+            _require_same(where, record.fields, asked)
+        else:
+            _begin(where, asked)
+            record = _carry_out(plan, where, key, asked, memory, watch)
+        output.clear(where)
+    return record
+
+
+def _of_key(plan: RunPlan, key: Key) -> Fields:
+    drawn = schedule(plan.spec, key)
+    fingerprint = drawn.fingerprint()
+    return {
+        "schedule": {
+            "scheme": SCHEME,
+            "fingerprint": fingerprint,
+            "sampling_prob": str(drawn.sampling_prob),
+            "statistical_distance": drawn.statistical_distance,
+        },
+        "key": {"public": key.is_public, "check": key_check(key, fingerprint)},
+    }
+
+
+def _begin(where: Path, asked: Fields) -> None:
+    path = where / WORK / _JOB
+    if path.exists():
+        _require_same(where, json.loads(path.read_text()), asked)
+    else:
+        write_aside(path, json.dumps(asked))
+
+
+def _require_same(where: Path, found: Fields, asked: Fields) -> None:
+    if found.get("data") != asked["data"]:
+        raise SourceChanged(
+            f"the source must be the one that {str(where)!r} was begun with; it differs in "
+            f"{output.difference(found.get('data'), asked['data'])}.",
+            hint="give the original source, or choose another directory for a run on this one.",
+        )
+    for name, value in asked.items():
+        if found.get(name) != value:
+            raise OutputRefused(
+                f"a directory holds one run; {str(where)!r} has another {name}: "
+                f"{output.difference(found.get(name), value)}.",
+                hint="give the same arguments and key, or choose another directory.",
+            )
+
+
+def _carry_out(plan: RunPlan, where: Path, key: Key, asked: Fields, memory: int, watch: Watch) -> Record:
+    began = time.time()
+    batches, stored = _batches(plan, where, key, memory, watch)
+    valid, test = (
+        _prepared(plan, rows, where, name, watch)
+        for rows, name in ((plan.valid, "valid"), (plan.test, "test"))
+    )
+    trained = train(
+        plan.model,
+        batches,
+        key=key,
+        privacy=plan.claim.privacy,
+        accounted_as=plan.claim.accounted_as,
+        optimizer=optimizer_of(plan),
+        seed=plan.config.seed,
+        validation=valid,
+        checkpoints=where / CHECKPOINTS,
+        curves=where / CURVES,
+        watch=watch.steps,
+    )
+    metrics = {f"valid_{name}": value for name, value in trained.metrics.items()}
+    if test is not None:
+        metrics |= {
+            f"test_{name}": value for name, value in evaluation(plan.model, test)(trained.params).items()
+        }
+    record = Record(
+        {
+            "format": FORMAT,
+            **asked,
+            "bounds": comparison(plan),
+            "batches": stored,
+            "metrics": metrics,
+            "training": _training(trained),
+            "versions": versions(),
+            "seconds": {"wall": round(time.time() - began, 1), "stepping": round(trained.seconds, 1)},
+        }
+    ).sealed(key)
+    record.save(where)
+    return record
+
+
+def _training(trained: Trained) -> Fields:
+    return {"road": trained.road, "claim": str(trained.claim)}
+
+
+def _batches(plan: RunPlan, where: Path, key: Key, memory: int, watch: Watch) -> tuple[Batches, Fields]:
+    """Batches by the plan that suits, and what is kept of them."""
+    if plan.gathers:
+        rows = _prepared(plan, plan.train, where, "train", watch)
+        assert rows is not None
+        return GatherBatches(rows, plan.spec, key), {"plan": "gather", "rows": rows.identity()}
+    source = EncodedSource(plan.train, plan.features)
+    manifest = make_batches(source, plan.spec, where / BATCHES, key, memory=memory, advance=watch.rows)
+    return open_batches(where / BATCHES), {"plan": "scatter", "files": manifest["files"]}
+
+
+def _prepared(
+    plan: RunPlan, rows: RowRange | None, where: Path, name: str, watch: Watch
+) -> MappedSource | None:
+    if rows is None:
+        return None
+    (where / ROWS).mkdir(mode=0o700, exist_ok=True)
+
+    def advance(done: int, total: int) -> None:
+        watch.rows(Moved(phase=f"{name} rows", done=done, total=total, num_bytes=0))
+
+    return prepare(rows, where / ROWS / f"{name}.rows", plan.features, progress=advance)
+
+
+def optimizer_of(plan: RunPlan) -> optax.GradientTransformation:
+    """The optimizer of a config, its rate falling to zero over the run when the schedule is cosine."""
+    config, T = plan.config, plan.spec.num_steps
+    rate = config.learning_rate
+    schedule_ = optax.cosine_decay_schedule(rate, T) if config.schedule == "cosine" else rate
+    made: dict[str, Callable[..., optax.GradientTransformation]] = {
+        "adam": optax.adam,
+        "adagrad": optax.adagrad,
+        "sgd": optax.sgd,
+    }
+    return made[config.optimizer](schedule_)

@@ -1,0 +1,267 @@
+"""Checking a run: what its record says, against the key, the schedule, the files, and the data."""
+
+import json
+import math
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from truebatch import accounting
+from truebatch.accounting.rounding import effective_sigma
+from truebatch.batching import FileBatches, open_batches
+from truebatch.batching.output import difference
+from truebatch.data import EncodedSource, Features, MappedSource, RowRange, Source
+from truebatch.errors import DamagedRun, TruebatchError
+from truebatch.keys import Key
+from truebatch.records.config import RunConfig
+from truebatch.records.record import BATCHES, ROWS, Fields, Record, key_check
+from truebatch.sampling import SCHEME, Schedule, schedule
+from truebatch.specs import SAMPLERS, Sampler
+
+PASSED, FAILED, LEFT_OUT = "passed", "FAILED", "not checked"
+
+# Steps whose batches are drawn anew when not all are asked for.
+_SAMPLED_STEPS = 16
+_SAMPLED_ROWS = 4096
+# What a claimed number may differ by from the one computed now: what the accountant's own tolerances allow.
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One statement about a run, and whether it holds."""
+
+    name: str
+    outcome: str
+    detail: str
+
+
+class _Broken(Exception):
+    """A statement does not hold, for this reason."""
+
+
+class _LeftOut(Exception):
+    """A statement could not be checked, for this reason."""
+
+
+def verify(directory: Path, key: Key, *, data: Source | None = None, full: bool = False) -> list[Check]:
+    """Every check of a run that can be made with what is given; none stops the others.
+
+    `data` is the source that the run was made from. `full` reads every file and draws every batch again;
+    otherwise some steps, chosen by the system's generator, stand for all.
+    """
+    record = Record.load(directory).fields
+    spec, drawn = _spec_and_schedule(record, key)
+    steps = _steps(spec, full=full)
+
+    def checks() -> Iterator[tuple[str, Callable[[], str]]]:
+        yield "the record is as the key's holder wrote it", lambda: _seal(record, key)
+        yield "the key is the run's", lambda: _key(record, key, drawn)
+        yield "the schedule is the sampler's", lambda: _schedule(record, drawn, steps)
+        yield "the noise is what the goal needs", lambda: _noise(record, spec)
+        yield "the claim is what the accountant says", lambda: _claim(record, spec)
+        yield "the prepared rows are as they were", lambda: _rows(record, directory, full=full)
+        yield (
+            "the written batches are the schedule's",
+            lambda: _batches(record, directory, drawn, steps, full=full),
+        )
+        yield "the data are the run's", lambda: _data(record, directory, data, drawn)
+
+    return [_checked(name, check) for name, check in checks()]
+
+
+def _checked(name: str, check: Callable[[], str]) -> Check:
+    try:
+        return Check(name=name, outcome=PASSED, detail=check())
+    except _LeftOut as reason:
+        return Check(name=name, outcome=LEFT_OUT, detail=str(reason))
+    except _Broken as reason:
+        return Check(name=name, outcome=FAILED, detail=str(reason))
+    except TruebatchError as error:
+        return Check(name=name, outcome=FAILED, detail=error.message)
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        return Check(name=name, outcome=FAILED, detail=f"it cannot be read ({type(error).__name__}: {error})")
+
+
+def _spec_and_schedule(record: Fields, key: Key) -> tuple[Sampler, Schedule]:
+    """What the record says was drawn; a record that does not even say that is refused."""
+    try:
+        fields = dict(record["claim"]["spec"])
+        spec = SAMPLERS[fields.pop("sampler")](**fields)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedRun(
+            f"a record must name its sampler; this one does not ({type(error).__name__}: {error})."
+        ) from None
+    return spec, schedule(spec, key)
+
+
+def _steps(spec: Sampler, *, full: bool) -> list[int]:
+    """All steps, or some that nobody could have known beforehand."""
+    if full or spec.num_steps <= _SAMPLED_STEPS:
+        return list(range(spec.num_steps))
+    return sorted(secrets.SystemRandom().sample(range(spec.num_steps), _SAMPLED_STEPS))
+
+
+def _seal(record: Fields, key: Key) -> str:
+    if not Record(record).is_sealed_by(key):
+        raise _Broken("the record was changed after it was sealed, or it was sealed by another key")
+    return "sealed with HMAC-SHA256 by this key"
+
+
+def _key(record: Fields, key: Key, drawn: Schedule) -> str:
+    if record["key"]["check"] != key_check(key, drawn.fingerprint()):
+        raise _Broken("the record names another key")
+    if record["key"]["public"] is not key.is_public:
+        raise _Broken("the record says otherwise whether the key is public")
+    if key.is_public:
+        return "it is a public test key: nothing drawn from it is secret, and the run protects nobody"
+    return "its check agrees"
+
+
+def _schedule(record: Fields, drawn: Schedule, steps: list[int]) -> str:
+    said, spec = record["schedule"], drawn.spec
+    found = {
+        "scheme": SCHEME,
+        "fingerprint": drawn.fingerprint(),
+        "sampling_prob": str(drawn.sampling_prob),
+        "statistical_distance": drawn.statistical_distance,
+    }
+    for name, value in found.items():
+        if said[name] != value:
+            raise _Broken(f"{name} is {said[name]} in the record, and {value} by the schedule")
+    first = secrets.SystemRandom().randrange(max(1, spec.num_examples - _SAMPLED_ROWS))
+    last = min(first + _SAMPLED_ROWS, spec.num_examples)
+    placed = drawn.placements(first, last, steps=steps)
+    for step in steps:
+        members = drawn.members(step)
+        here = placed.row[placed.step == step]
+        if not np.array_equal(members[(members >= first) & (members < last)], here):
+            raise _Broken(f"the two views of the schedule disagree at step {step}")
+    return f"{_count(steps, spec)} drawn anew by step and by rows, and they agree"
+
+
+def _noise(record: Fields, spec: Sampler) -> str:
+    claim, goal = record["claim"], record["config"]["epsilon"]
+    if claim["sigma"] is None:
+        raise _LeftOut("the run added no noise and claims nothing")
+    if claim["sigma"] != record["config"]["sigma"] and goal is None:
+        raise _Broken(f"sigma was to be {record['config']['sigma']}, and is {claim['sigma']} in the claim")
+    if goal is None:
+        return f"sigma = {claim['sigma']:g}, as was asked for"
+    reached = _epsilon(record, spec)
+    if not reached <= goal * (1 + _TOLERANCE):
+        raise _Broken(f"sigma = {claim['sigma']:g} gives epsilon = {reached:.6g}, and the goal was {goal:g}")
+    return f"sigma = {claim['sigma']:g} gives epsilon = {reached:.6g} at delta = {claim['delta']:g}"
+
+
+def _claim(record: Fields, spec: Sampler) -> str:
+    claim = record["claim"]
+    if claim["sigma"] is None:
+        if claim["private"] or claim["epsilon"] is not None:
+            raise _Broken("the record claims privacy without noise")
+        return "no privacy is claimed"
+    if claim["private"] is not (claim["accounted_as"] is None and claim["sigma"] > 0):
+        raise _Broken("the record claims a guarantee for another sampler than the one that drew the batches")
+    reached = _epsilon(record, spec)
+    claimed = math.inf if claim["epsilon"] is None else claim["epsilon"]
+    if not claimed >= reached * (1 - _TOLERANCE):
+        raise _Broken(f"epsilon = {claimed:.6g} is claimed, and {reached:.6g} is what may be claimed")
+    if claim["accounted_as"] is not None:
+        return f"NO GUARANTEE, and the record says so: accounted as {claim['accounted_as']}"
+    return f"epsilon = {claimed:.6g} at delta = {claim['delta']:g} ({claim['adjacency']}) is an upper bound"
+
+
+def _epsilon(record: Fields, spec: Sampler) -> float:
+    """What may be claimed with the noise of the record, for the sampler that it is accounted as."""
+    claim = record["claim"]
+    if claim["accounted_as"] is not None:
+        config = RunConfig.from_dict(record["config"])
+        spec = config.spec(spec.num_examples, sampler=claim["accounted_as"])
+    found = accounting.epsilon(
+        spec,
+        sigma=effective_sigma(
+            sigma=claim["sigma"], clip_norm=claim["clip_norm"], num_coordinates=claim["num_parameters"]
+        ),
+        delta=claim["delta"],
+        adjacency=claim["adjacency"],
+    ).upper
+    return math.inf if found.value is None else float(found.value)
+
+
+def _rows(record: Fields, directory: Path, *, full: bool) -> str:
+    stored = record["batches"]
+    if stored["plan"] != "gather":
+        raise _LeftOut("the run's batches were written, not gathered")
+    rows = MappedSource.open(directory / ROWS / "train.rows")
+    if rows.identity() != stored["rows"]:
+        raise _Broken("the prepared rows are others than those of the record")
+    if not full:
+        return "their digest is the record's; --full reads them all"
+    rows.verify()
+    return "all of them were read, and their digest is the record's"
+
+
+def _batches(record: Fields, directory: Path, drawn: Schedule, steps: list[int], *, full: bool) -> str:
+    stored = record["batches"]
+    if stored["plan"] != "scatter":
+        raise _LeftOut("the run gathered its batches and wrote none")
+    batches = open_batches(directory / BATCHES)
+    if batches.manifest["files"] != stored["files"] or batches.spec != drawn.spec:
+        raise _Broken("the written batches are others than those of the record")
+    for step in steps:
+        (batch,) = batches.read(step, step + 1)
+        if int(batch.weight.sum()) != len(drawn.members(step)):
+            raise _Broken(f"batch {step} is not of the size that the schedule gives it")
+    if not full:
+        return f"{_count(steps, drawn.spec)} are of the schedule's sizes; --full reads every byte"
+    batches.verify()
+    return "every byte was read, and digests and sizes are those of record and schedule"
+
+
+def _data(record: Fields, directory: Path, data: Source | None, drawn: Schedule) -> str:
+    if data is None:
+        raise _LeftOut("give --data to compare with the source")
+    for name in ("train", "valid", "test"):
+        said = record["data"][name]
+        if said is None:
+            continue
+        found = json.loads(json.dumps(RowRange(data, *said["rows"]).identity()))
+        if found != said:
+            raise _Broken(f"the {name} rows differ in {difference(said, found)}")
+    rows = EncodedSource(RowRange(data, 0, drawn.spec.num_examples), Features.from_dict(record["features"]))
+    first = secrets.SystemRandom().randrange(max(1, rows.num_rows - _SAMPLED_ROWS))
+    last = min(first + _SAMPLED_ROWS, rows.num_rows)
+    expected = pa.Table.from_batches(rows.read(first, last), rows.schema)
+    if record["batches"]["plan"] == "gather":
+        stored = MappedSource.open(directory / ROWS / "train.rows")
+        same = pa.Table.from_batches(stored.read(first, last), stored.schema).equals(expected)
+    else:
+        same = _placed_as(expected, first, open_batches(directory / BATCHES), drawn)
+    if not same:
+        raise _Broken(f"rows {first} to {last - 1} are others than those the run was trained on")
+    return f"the source is the one of the record; rows {first} to {last - 1} were compared value by value"
+
+
+def _placed_as(rows: pa.Table, first: int, batches: FileBatches, drawn: Schedule) -> bool:
+    """Whether these rows stand in the written batches wherever the schedule places them."""
+    steps = _steps(drawn.spec, full=False)
+    placed = drawn.placements(first, first + len(rows), steps=steps)
+    for step in steps:
+        (batch,) = batches.read(step, step + 1)
+        here = placed.step == step
+        found = pa.Table.from_batches([batch.record]).drop_columns(["weight"]).take(placed.slot[here])
+        if not found.equals(rows.take(placed.row[here] - first)):
+            return False
+    return True
+
+
+def _count(steps: list[int], spec: Sampler) -> str:
+    return (
+        f"all {len(steps)} steps"
+        if len(steps) == spec.num_steps
+        else f"{len(steps)} of {spec.num_steps} steps"
+    )

@@ -1,0 +1,261 @@
+"""The main job on small data: what it leaves, what it refuses, and which edits verify catches."""
+
+import json
+import shutil
+import stat
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from truebatch import Key
+from truebatch.cli import main
+from truebatch.data import Features, open_source
+from truebatch.errors import DamagedRun, InvalidData, OutputRefused, SourceChanged
+from truebatch.records import Record, RunConfig, RunPlan, Split, run, verify
+from truebatch.records.verify import FAILED, LEFT_OUT, PASSED
+
+KEY = Key.for_tests(21)
+N = 3000
+CONFIG = RunConfig(batch_size=100, steps=30, epsilon=5.0, delta=1e-5, model="linear", learning_rate=0.05)
+
+
+def rows(seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    x, c = rng.normal(size=N), rng.integers(0, 5, N)
+    label = (x + (c == 2) + rng.normal(size=N) > 0).astype(np.int8)
+    return pa.table({"label": label, "x": x, "c": [f"v{i}" for i in c]})
+
+
+def plan_of(path, config=CONFIG) -> RunPlan:
+    source = open_source(path)
+    features = Features.infer(source.schema, label="label", buckets=16)
+    return RunPlan.of(source, features, config, Split())
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A finished run with written batches, and one with gathered ones, over the same file."""
+    place = tmp_path_factory.mktemp("runs")
+    pq.write_table(rows(), place / "rows.parquet")
+    plan = plan_of(place / "rows.parquet")
+    run(plan, place / "gather", KEY)
+    object.__setattr__(plan, "gathers", False)
+    run(plan, place / "scatter", KEY)
+    return place
+
+
+@pytest.fixture(params=["gather", "scatter"])
+def done(request, original, tmp_path):
+    """A copy to edit: (run, data)."""
+    shutil.copytree(original / request.param, tmp_path / "run")
+    shutil.copy2(original / "rows.parquet", tmp_path / "rows.parquet")
+    return tmp_path / "run", tmp_path / "rows.parquet"
+
+
+def outcomes(directory, key=KEY, **more) -> dict[str, str]:
+    return {check.name: check.outcome for check in verify(directory, key, **more)}
+
+
+def test_an_honest_run_passes_every_check_that_can_be_made(done) -> None:
+    directory, data = done
+    found = outcomes(directory, data=open_source(data), full=True)
+    assert FAILED not in found.values()
+    assert list(found.values()).count(PASSED) == len(found) - 1
+    without = outcomes(directory)
+    assert without["the data are the run's"] == LEFT_OUT
+
+
+def test_plans_do_not_show_in_the_model(original) -> None:
+    gathered, scattered = (Record.load(original / name).fields for name in ("gather", "scatter"))
+    assert gathered["metrics"] == scattered["metrics"]
+    assert gathered["metrics"]["test_auc"] > 0.7
+
+
+def edit(directory, change) -> None:
+    path = directory / "run.json"
+    fields = json.loads(path.read_text())
+    change(fields)
+    path.write_text(json.dumps(fields))
+
+
+EDITS = {
+    "sigma": lambda r: r["claim"].update(sigma=0.9 * r["claim"]["sigma"]),
+    "epsilon": lambda r: r["claim"].update(epsilon=1.0),
+    "delta": lambda r: r["claim"].update(delta=1e-9),
+    "clip norm": lambda r: r["claim"].update(clip_norm=2.0),
+    "steps": lambda r: r["claim"]["spec"].update(num_steps=20),
+    "sampler": lambda r: r["claim"].update(
+        spec={"sampler": "poisson", "num_examples": 2400, "batch_size": 100, "num_steps": 30}
+    ),
+    "batch size": lambda r: r["claim"]["spec"].update(batch_size=50),
+    "a metric": lambda r: r["metrics"].update(test_auc=0.99),
+    "a bound": lambda r: r["bounds"][0].update(upper=0.1),
+    "the mistake hidden": lambda r: r["claim"].update(accounted_as=None, private=True, epsilon=0.5),
+    "the seal": lambda r: r.update(seal="0" * 64),
+    "no seal": lambda r: r.pop("seal"),
+}
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_a_record_edited_after_the_run_is_caught(what, original, tmp_path) -> None:
+    shutil.copytree(original / "gather", tmp_path / "run")
+    edit(tmp_path / "run", EDITS[what])
+    assert outcomes(tmp_path / "run")["the record is as the key's holder wrote it"] == FAILED
+
+
+@pytest.mark.parametrize("what", ["sigma", "epsilon", "delta", "steps"])
+def test_a_claim_that_does_not_hold_is_caught_even_when_sealed_again(what, original, tmp_path) -> None:
+    shutil.copytree(original / "gather", tmp_path / "run")
+    edit(tmp_path / "run", EDITS[what])
+    Record.load(tmp_path / "run").sealed(KEY).save(tmp_path / "run")
+    found = outcomes(tmp_path / "run")
+    assert found["the record is as the key's holder wrote it"] == PASSED
+    assert FAILED in found.values()
+
+
+def test_another_key_is_caught(done) -> None:
+    found = outcomes(done[0], Key.for_tests(22))
+    assert found["the key is the run's"] == FAILED
+    assert found["the record is as the key's holder wrote it"] == FAILED
+
+
+def test_edited_rows_or_batches_are_caught(done) -> None:
+    directory, _ = done
+    (file,) = [*directory.glob("rows/train.rows"), *directory.glob("batches/part-*.arrow")]
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert FAILED in outcomes(directory, full=True).values()
+
+
+def test_edited_data_are_caught(done) -> None:
+    directory, data = done
+    pq.write_table(rows(1), data)
+    assert outcomes(directory, data=open_source(data))["the data are the run's"] == FAILED
+
+
+def test_a_directory_that_holds_no_record_is_refused(tmp_path) -> None:
+    with pytest.raises(DamagedRun, match="without one"):
+        verify(tmp_path, KEY)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(DamagedRun, match="readable JSON"):
+        verify(tmp_path, KEY)
+
+
+def test_run_again_it_is_found_done_and_another_is_refused(done) -> None:
+    directory, data = done
+    before = (directory / "run.json").read_text()
+    plan = plan_of(data)
+    assert run(plan, directory, KEY).fields == json.loads(before)
+    with pytest.raises(OutputRefused, match="another config"):
+        run(plan_of(data, RunConfig.from_dict({**CONFIG.as_dict(), "learning_rate": 0.1})), directory, KEY)
+    with pytest.raises(OutputRefused, match="another key"):
+        run(plan, directory, Key.for_tests(1))
+    pq.write_table(rows(1), data)
+    with pytest.raises(SourceChanged):
+        run(plan_of(data), directory, KEY)
+    assert (directory / "run.json").read_text() == before
+
+
+def test_the_record_holds_no_secret(original) -> None:
+    key = Key.generate()
+    said = (original / "gather" / "run.json").read_text()
+    assert KEY.to_bytes().hex() not in said
+    assert key.to_bytes().hex() not in said
+    for private in (original / "gather" / "rows").iterdir():
+        assert stat.S_IMODE(private.stat().st_mode) == 0o600
+
+
+def test_the_common_mistake_says_so_everywhere(original, tmp_path) -> None:
+    config = RunConfig.from_dict(
+        {**CONFIG.as_dict(), "sampler": "dynamic_shuffle", "accounted_as": "poisson", "steps": 24}
+    )
+    plan = plan_of(original / "rows.parquet", config)
+    record = run(plan, tmp_path / "run", KEY).fields
+    assert record["claim"]["private"] is False
+    assert record["claim"]["epsilon_direction"] is None
+    assert "NOT GUARANTEED" in record["training"]["claim"]
+    found = {check.name: check.detail for check in verify(tmp_path / "run", KEY)}
+    assert "NO GUARANTEE" in found["the claim is what the accountant says"]
+
+
+def test_a_split_without_training_rows_is_refused(tmp_path) -> None:
+    pq.write_table(rows().slice(0, 1), tmp_path / "rows.parquet")
+    with pytest.raises(InvalidData, match=r"1 rows and train=0\.8"):
+        plan_of(tmp_path / "rows.parquet")
+
+
+def cli(capsys, line: str) -> tuple[int, str, str]:
+    try:
+        code = main(line.split())
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+SMALL = "--epsilon 5 --delta 1e-5 --batch-size 100 --steps 12 --model linear --buckets 16"
+
+
+def test_the_commands_train_report_and_verify(original, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = original / "rows.parquet"
+    code, out, err = cli(capsys, f"train {data} {SMALL} --out run --json")
+    assert code == 0
+    assert 0.5 < json.loads(out)["test_auc"] <= 1
+    assert "categorical: c" in err
+    assert "made the key run.key" in err
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "differentially private under zeroing-out" in page
+    assert "http" not in page.replace("http-equiv", "")
+    code, out, _ = cli(capsys, f"verify run --data {data} --full --json")
+    assert code == 0
+    assert json.loads(out)["holds"] is True
+    edit(tmp_path / "run", EDITS["sigma"])
+    code, out, _ = cli(capsys, "verify run")
+    assert code == 1
+    assert "does NOT hold" in out
+
+
+def test_a_config_file_has_the_options_and_options_win(original, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text(
+        'epsilon = 2.0\ndelta = 1e-5\nbatch_size = 100\nepochs = 1\nmodel = "linear"\nbuckets = 16\n'
+    )
+    code, out, _ = cli(
+        capsys, f"train {original / 'rows.parquet'} --config run.toml --steps 9 --out r --dry-run --json"
+    )
+    assert code == 0
+    planned = json.loads(out)
+    assert planned["config"]["epsilon"] == 2.0
+    assert planned["claim"]["spec"]["num_steps"] == 9
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (f"{SMALL} --label labl", "did you mean 'label'"),
+        (f"{SMALL} --label c", "label"),
+        (f"{SMALL} --categorical x", "x"),
+        (f"{SMALL} --batch-size 5000", "batch_size=5000 for 2400 rows"),
+        (f"{SMALL} --train-share 0.9 --valid-share 0.2", "at most 1"),
+        ("--batch-size 100 --steps 9", "noise is stated by"),
+        ("--batch-size 100 --steps 9 --epsilon 5", "delta must be"),
+        (f"{SMALL} --no-privacy", "without privacy has no goal"),
+        ("--steps 9 --epsilon 5 --delta 1e-5", "needs a batch size"),
+        (f"{SMALL} --config nowhere.toml", "readable file"),
+        (f"{SMALL} --key .", "regular file"),
+    ],
+)
+def test_a_bad_request_is_refused_before_anything_is_written(
+    line, says, original, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = cli(capsys, f"train {original / 'rows.parquet'} {line} --out run")
+    assert (code, out) == (2, "")
+    assert says in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "run" / "run.json").exists()
