@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
+from truebatch.keys import Key
+from truebatch.sampling import schedule
 from truebatch.specs import Sampler, as_dict
+from truebatch.training.checkpoint import key_check
 from truebatch.training.privacy import NoPrivacy, Privacy
 
 
@@ -80,3 +83,12 @@ class Claim:
                 f"and the batches are those of {self.drawn_by.name}"
             )
         return f"{said}, batches of {self.drawn_by.name}, sigma = {self.sigma:.6g}"
+
+
+def run_meta(claim: Claim, key: Key) -> dict[str, Any]:
+    """What must be the same when a run goes on: batches, noise and, by a check of 64 bits, the key."""
+    fingerprint = schedule(claim.drawn_by, key).fingerprint()
+    said = claim.as_dict()
+    kept = ("spec", "private", "accounted_as", "clip_norm", "sigma")
+    checks = {"fingerprint": fingerprint, "key_check": key_check(key, fingerprint)}
+    return checks | {name: said[name] for name in kept}
