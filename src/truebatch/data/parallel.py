@@ -28,25 +28,37 @@ def in_order(
     Guarantees:
       - At most two items more than threads are on their way, and the first is worked on alone: whoever
         wants no more than that pays for no more.
-      - Nothing runs any longer once the iterator is closed.
+      - Once the iterator is exhausted, closed or has raised, nothing runs any longer and `items` is closed.
     """
     threads = num_threads() if threads is None else threads
-    first = next(items, None)
-    if first is None:
-        return
-    yield function(first)
-    waiting: collections.deque[Future[Result]] = collections.deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="truebatch-data") as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) >= threads + 2:
+    with _closing(items):
+        first = next(items, None)
+        if first is None:
+            return
+        yield function(first)
+        waiting: collections.deque[Future[Result]] = collections.deque()
+        with ThreadPoolExecutor(threads, thread_name_prefix="truebatch-data") as pool:
+            try:
+                for item in items:
+                    waiting.append(pool.submit(function, item))
+                    if len(waiting) >= threads + 2:
+                        yield waiting.popleft().result()
+                while waiting:
                     yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+
+@contextlib.contextmanager
+def _closing(items: object) -> Iterator[None]:
+    """Close a generator at once: a traceback that is kept somewhere would keep it, and its threads, alive."""
+    try:
+        yield
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            close()
 
 
 class _End:
@@ -57,11 +69,21 @@ class _End:
 
 
 def prefetched(items: Iterator[Item], *, depth: int = 2) -> Iterator[Item]:
-    """The same items, made by a thread of their own that is at most `depth` items ahead.
+    """The same items, made by a thread of their own that is at most `depth` items ahead; the first without.
 
     Guarantees:
-      - The thread ends when the iterator is exhausted or closed; an error is raised where it would be.
+      - Once the iterator is exhausted, closed or has raised, the thread has ended and `items` is closed.
+      - An error is raised where it would be.
     """
+    with _closing(items):
+        first = next(items, None)
+        if first is None:
+            return
+        yield first
+        yield from _prefetched(items, depth)
+
+
+def _prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
     made: queue.Queue[Item | _End] = queue.Queue(depth)
     closed = threading.Event()
 

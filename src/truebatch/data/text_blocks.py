@@ -1,6 +1,5 @@
 """Blocks of text to record batches: side by side, in order, and checked against the index."""
 
-import itertools
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,11 +37,7 @@ class TextBlocks:
     def stream(self, start: int) -> Iterator[pa.RecordBatch]:
         """All batches from a row on."""
         block, skip = self.spans().find(start)
-        texts = self._texts(block)
-        first = next(texts, None)
-        if first is None:
-            return
-        for batch in in_order(self._parsed, itertools.chain([first], prefetched(texts))):
+        for batch in in_order(self._parsed, prefetched(self._texts(block))):
             yield from pieces(batch.slice(skip), batch.schema)
             skip = max(0, skip - batch.num_rows)
 
