@@ -302,6 +302,54 @@ def test_privacy_that_cannot_be_is_refused_when_stated(changes: dict[str, Any], 
         dataclasses.replace(PRIVATE, **changes)
 
 
+def test_nothing_is_compiled_after_the_first_step_whatever_the_batch_sizes() -> None:
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+    counts: list[int] = []
+    try:
+        run(
+            evaluate_every=SPEC.num_steps,
+            watch=lambda _: counts.append(sum("backend_compile" in event for event in compiled)),
+        )
+    finally:
+        jax.monitoring.clear_event_listeners()
+    assert counts[0] > 0
+    assert set(counts[:-1]) == {counts[0]}  # The last step checks that all is finite.
+
+
+# Several devices.
+
+ON_EIGHT = """
+import jax, numpy as np, optax
+from small_runs import KEY, MODEL, SPEC, gathered
+from truebatch.training.privacy import Privacy
+from truebatch.training.train import train
+
+assert len(jax.devices()) == 8
+privacy = Privacy(spec=SPEC, clip_norm=0.5, delta=1e-5, sigma=0.8)
+for devices in (None, jax.devices()[:2], jax.devices()):
+    done = train(
+        MODEL, gathered(), spec=SPEC, key=KEY, privacy=privacy, optimizer=optax.sgd(0.3), devices=devices
+    )
+    leaves = [np.asarray(leaf, np.float64).reshape(-1) for leaf in jax.tree.leaves(done.params)]
+    print(*np.concatenate(leaves).tolist())
+"""
+
+
+def test_a_run_on_eight_devices_is_that_on_one_up_to_rounding_and_adds_its_noise_once() -> None:
+    support = Path(__file__).parents[1] / "support"
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": str(support)}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_EIGHT], capture_output=True, text=True, check=False, env=os.environ | flags
+    )
+    assert not done.returncode, done.stderr
+    one, two, eight = (np.array(line.split(), np.float64) for line in done.stdout.splitlines())
+    # The noise alone moves parameters by some hundredths: another draw, or a second one, would show.
+    assert np.abs(one - two).max() < 1e-5
+    assert np.abs(one - eight).max() < 1e-5
+    assert np.array_equal(one, flat(run().params))
+
+
 # Stopping and going on.
 
 

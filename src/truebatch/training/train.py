@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Device
+from jax import Array, Device
 
 from truebatch.errors import InvalidArgument, NotFinite
 from truebatch.keys import Key
@@ -182,8 +182,13 @@ def _require_finite(params: Params, metrics: dict[str, float], step: int) -> Non
                 f"metrics must stay finite; got {name}={value} after step {step}.",
                 hint="a smaller learning rate, or validation rows that the model is made for.",
             )
-    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(params)):
+    if not _all_finite(params):
         raise NotFinite(
             f"parameters must stay finite; some are not after step {step}.",
             hint="use a smaller learning rate.",
         )
+
+
+@jax.jit
+def _all_finite(params: Params) -> Array:
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]).all()
