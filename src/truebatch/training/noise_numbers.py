@@ -29,26 +29,19 @@ class Grid:
 def numbers_of(
     words: NoiseWords, grid: Grid, *, step: int, num_chunks: int, chunk: int, device: jax.Device
 ) -> Iterator[jax.Array]:
-    """The rounded normals of each chunk of coordinates, in order."""
-    buffers = [_aligned_words(chunk) for _ in range(min(2, num_chunks))]
+    """The rounded normals of each chunk of coordinates, in order.
+
+    One after the other: words and numbers both keep all processors busy, and side by side they take longer.
+    """
+    buffer = _aligned_words(chunk)
     draw = _rounded_normals_for(device.platform)
     with ThreadPoolExecutor(num_threads()) as pool:
-
-        def start(i: int) -> tuple[jax.Array, jax.Array]:
-            # The buffer's last readers were done when the numbers of chunk i-2 were looked at.
-            buffer = buffers[i % 2]
+        for i in range(num_chunks):
             words.fill(buffer, step=step, first=i * chunk, pool=pool)
             numbers = draw(jax.device_put(_rows(buffer), device), grid.scale)
-            return numbers, undecided_rows(numbers)
-
-        ahead = start(0)
-        for i in range(num_chunks):
-            numbers, rows = ahead
-            if i + 1 < num_chunks:
-                ahead = start(i + 1)
-            yield _decide(
-                numbers, np.asarray(rows), words, grid, step=step, first=i * chunk, buffer=buffers[i % 2]
-            )
+            # Waits for the numbers, so that the buffer may be used again.
+            rows = np.asarray(undecided_rows(numbers))
+            yield _decide(numbers, rows, words, grid, step=step, first=i * chunk, buffer=buffer)
 
 
 def _decide(
