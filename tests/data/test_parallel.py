@@ -51,6 +51,11 @@ def test_nothing_runs_once_it_is_closed(taken):
     assert len(closed) == 3
 
 
+def collect(stream, got):
+    for item in stream:
+        got.append(item)
+
+
 @pytest.mark.parametrize("at", [0, 1, 5])
 def test_an_error_is_raised_in_its_place_and_ends_every_thread(at):
     def spoil(i):
@@ -66,8 +71,7 @@ def test_an_error_is_raised_in_its_place_and_ends_every_thread(at):
     ):
         got = []
         with pytest.raises(Spoiled) as caught:
-            for item in stream:
-                got.append(item)
+            collect(stream, got)
         # The error, and with it the frames of all generators, is still alive here.
         assert caught.value.__traceback__ is not None
         assert got == list(want)

@@ -11,9 +11,10 @@ import pyarrow as pa
 from truebatch.data.files import Spans, changed
 from truebatch.data.parallel import in_order, prefetched
 from truebatch.data.pieces import pieces
+from truebatch.data.text_bad_rows import require_good, without_rows
 from truebatch.data.text_bytes import GzipPlaces
-from truebatch.data.text_format import RowFormat, without_rows
-from truebatch.data.text_index import TextIndex, require_good
+from truebatch.data.text_format import RowFormat
+from truebatch.data.text_index import TextIndex
 from truebatch.errors import InvalidData
 
 _NONE = np.zeros(0, np.int64)

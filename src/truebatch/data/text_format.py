@@ -4,13 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.types as pat
 
 from truebatch.data.layout import require_unique_names
-from truebatch.data.text_rows import row_ends
 from truebatch.errors import InvalidArgument, InvalidData
 
 Types = Mapping[str, pa.DataType | str]
@@ -171,55 +169,6 @@ def criteo_format() -> RowFormat:
     )
 
 
-def bad_rows(data: bytes, form: RowFormat, *, first_only: bool = False) -> list[int]:
-    """Positions of the rows that are not of this format, found by halving."""
-    ends = row_ends(data, form.dialect.quote_byte)
-    starts = np.concatenate([[0], ends[:-1]])
-    found: list[int] = []
-    ranges = [(0, len(ends))]
-    while ranges and not (first_only and found):
-        low, high = ranges.pop()
-        if low == high or _is_good(data[starts[low] : ends[high - 1]], form, high - low):
-            continue
-        if high - low == 1:
-            found.append(low)
-            continue
-        middle = (low + high) // 2
-        ranges += [(middle, high), (low, middle)]
-    return found
-
-
-def without_rows(data: bytes, form: RowFormat, bad: npt.NDArray[np.int64]) -> bytes:
-    """The data without some of its rows."""
-    if not len(bad):
-        return data
-    ends = row_ends(data, form.dialect.quote_byte)
-    kept = np.ones(len(ends), np.bool_)
-    kept[bad] = False
-    lengths = np.diff(ends, prepend=0)
-    return np.frombuffer(data, np.uint8)[np.repeat(kept, lengths)].tobytes()
-
-
-def why_bad(row: bytes, form: RowFormat) -> str:
-    """What is wrong with a row: its number of columns, or the column that is not of its type."""
-    count = form.dialect.count_columns(row)
-    if count != len(form.names):
-        got = f"{count} column{'s' * (count != 1)}" if count else "an empty line"
-        return f"a row must have {len(form.names)} columns; got {got}"
-    if form.hexadecimal and b"\0" in row:
-        return "a row must be text; got a NUL byte"
-    for name, kind in zip(form.names, form.types, strict=True):
-        try:
-            form.parse(row, [name])
-        except pa.ArrowException:
-            what = "8 hex digits" if name in form.hexadecimal else f"of type {kind}"
-            empty = "" if name in form.required else " or empty"
-            return f"column {name!r} must be {what}{empty}; got something else"
-    return (
-        "a row must be one line, with quotes around whole fields only; got stray quotes or carriage returns"
-    )
-
-
 def require_names(names: Sequence[str], path: str, *, is_header: bool) -> None:
     """Refuse names that cannot be a header, such as a row of data read as one."""
     numbers = [name for name in names if _is_number(name)]
@@ -243,13 +192,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_good(data: bytes, form: RowFormat, count: int) -> bool:
-    try:
-        return bool(form.parse(data).num_rows == count)
-    except pa.ArrowException:
-        return False
 
 
 def _ended(row: bytes) -> bytes:

@@ -8,18 +8,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from truebatch.data.text_bad_rows import bad_rows, require_good, without_rows
 from truebatch.data.text_bytes import GzipPlaces, open_text
 from truebatch.data.text_format import (
     Dialect,
     RowFormat,
     Types,
-    bad_rows,
     infer_format,
     require_names,
     text_format,
-    without_rows,
 )
-from truebatch.data.text_index import OnBadRow, require_good
+from truebatch.data.text_index import OnBadRow
 from truebatch.data.text_rows import last_row_end, row_ends
 from truebatch.errors import InvalidArgument, InvalidData
 

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from truebatch.data.parallel import in_order, prefetched
+from truebatch.data.text_bad_rows import bad_rows, require_good
 from truebatch.data.text_bytes import GzipPlaces, open_text
-from truebatch.data.text_format import RowFormat, bad_rows, why_bad
+from truebatch.data.text_format import RowFormat
 from truebatch.data.text_rows import count_rows_and_lines, last_row_end, row_ends
 from truebatch.errors import InvalidData
 
@@ -106,21 +107,6 @@ def index_text(
     )
 
 
-def require_good(path: str, data: bytes, first_line: int, form: RowFormat) -> None:
-    """Raise the error that names the first bad row of a block, if there is one."""
-    bad = bad_rows(data, form, first_only=True)
-    if not bad:
-        return
-    ends = row_ends(data, form.dialect.quote_byte)
-    start = int(ends[bad[0] - 1]) if bad[0] else 0
-    why = why_bad(data[start : ends[bad[0]]], form)
-    line = first_line + data.count(b"\n", 0, start) + 1
-    hint = "on_bad_row='skip' leaves such rows out, and counts them."
-    if form.inferred and why.startswith("column"):
-        hint += " Types were inferred from the first rows: types={...} gives them."
-    raise InvalidData(f"{path}, line {line}: {why}.", hint=hint)
-
-
 def _cut(path: Path, begin: int, quote: bytes | None, places: GzipPlaces) -> Iterator[_Block]:
     """Blocks of whole rows, each cut at the last row end within BLOCK_BYTES."""
     with contextlib.closing(open_text(path, places)) as text:
@@ -146,9 +132,10 @@ def _count(block: _Block, form: RowFormat, *, parse: bool) -> _Counted:
     data = block.data
     rows, lines = count_rows_and_lines(data, form.dialect.quote_byte)
     bad = np.array(bad_rows(data, form) if parse else [], np.int64)
-    ends = row_ends(data, form.dialect.quote_byte) if len(bad) else bad
-    starts = [int(ends[i - 1]) if i else 0 for i in bad]
-    bad_lines = np.array([data.count(b"\n", 0, start) + 1 for start in starts], np.int64)
+    bad_lines = bad
+    if len(bad):
+        starts = np.concatenate([[0], row_ends(data, form.dialect.quote_byte)])[bad]
+        bad_lines = np.searchsorted(np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")), starts) + 1
     check = zlib.crc32(data)
     return _Counted(len(data), block.offset, rows - len(bad), lines, check, bad, bad_lines)
 
