@@ -1,7 +1,8 @@
 """Adam, Adagrad and SGD in few passes over memory, and a learning rate that decays.
 
-They are Optax transformations, and any of Optax's may stand in their place; these are written so that what is
-done to a coordinate is a handful of operations, which one compiled step does in place.
+They are Optax transformations, and any of Optax's may stand in their place: what makes a step fast is that
+`update.compiled_update` makes one program of it, in place. These keep their corrections and rates out of what
+is done to every coordinate, and refuse settings that make no sense.
 """
 
 import math
