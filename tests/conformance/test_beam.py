@@ -120,7 +120,7 @@ def test_a_part_that_breaks_off_is_written_again_and_leaves_nothing_behind(tmp_p
     monkeypatch.setattr(engine, "write_part", breaks_once)
     assert made_parts(BeamEngine(RETRIES), job, table, tmp_path) == expected_parts(job, table)
     assert broken
-    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".part")]
+    assert [path.name for path in (tmp_path / engine.WORK).iterdir()] == ["written"]
 
 
 class CarriesAGenerator(beam.DoFn):
