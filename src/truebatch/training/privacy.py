@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 from truebatch import accounting
-from truebatch.accounting import Adjacency
+from truebatch.accounting import Adjacency, Bound, UnknownAnalysis
 from truebatch.accounting.rounding import effective_sigma, sigma_to_add
 from truebatch.errors import InvalidArgument, PrivacyMismatch
 from truebatch.keys import Key
@@ -67,14 +67,8 @@ class Privacy:
             adjacency=self.adjacency,
             statistical_distance=self._statistical_distance(num_parameters),
         ).upper
-        if needed.value is None:
-            raise InvalidArgument(
-                f"a run needs an upper bound to claim; for {type(self.spec).__name__} under {self.adjacency} "
-                f"adjacency {needed.source}.",
-                hint="use TruncatedPoisson, or state sigma.",
-            )
         return sigma_to_add(
-            effective=float(needed.value), clip_norm=self.clip_norm, num_coordinates=num_parameters
+            effective=_known(needed), clip_norm=self.clip_norm, num_coordinates=num_parameters
         )
 
     def epsilon_after(self, num_steps: int, *, noise_sigma: float, num_parameters: int) -> float:
@@ -96,7 +90,8 @@ class Privacy:
             adjacency=self.adjacency,
             statistical_distance=self._statistical_distance(num_parameters),
         ).upper
-        return math.inf if found.value is None else float(found.value)
+        # What sigma was calibrated for holds; finding it again rounds up a second time.
+        return min(_known(found), math.inf if self.epsilon is None else self.epsilon)
 
     def _accounted_steps(self, num_steps: int) -> int:
         per_epoch: int = getattr(self.spec, "steps_per_epoch", 1)
@@ -138,6 +133,15 @@ def require_match(drawn_by: Sampler, privacy: Privacy | NoPrivacy, *, accounted_
             f"accounted_as is for noise of another sampler; batches and noise are both of {drawn_kind}.",
             hint="leave accounted_as out.",
         )
+
+
+def _known(bound: Bound) -> float:
+    if bound.value is None:
+        raise UnknownAnalysis(
+            f"a run needs an upper bound to claim; {bound.source}.",
+            hint="use TruncatedPoisson, or NoPrivacy().",
+        )
+    return float(bound.value)
 
 
 def _require_positive(name: str, value: float) -> None:

@@ -1,0 +1,78 @@
+import dataclasses
+import math
+
+import pytest
+from small_runs import SPEC
+
+from truebatch import DynamicShuffle, TruncatedPoisson, accounting
+from truebatch.accounting import Adjacency, Bound, Direction, UnknownAnalysis
+from truebatch.accounting.rounding import effective_sigma
+from truebatch.training.claim import Claim
+from truebatch.training.privacy import NoPrivacy, Privacy
+
+LARGE = TruncatedPoisson(num_examples=1_000_000, batch_size=1000, num_steps=1000, max_batch_size=1300)
+
+
+@pytest.mark.parametrize("num_parameters", [10, 78_000_000])
+def test_calibrated_noise_holds_after_rounding_and_is_hardly_more(num_parameters: int) -> None:
+    privacy = Privacy(spec=LARGE, clip_norm=2.0, delta=1e-8, epsilon=3.0)
+    claim = Claim.of(privacy, LARGE, num_parameters=num_parameters)
+    needed = accounting.sigma(LARGE, epsilon=3.0, delta=1e-8).upper.value
+    left = effective_sigma(sigma=claim.sigma, clip_norm=2.0, num_coordinates=num_parameters)
+    assert needed <= left <= needed * 1.0001
+    assert claim.epsilon is not None
+    assert 2.999 < claim.epsilon <= 3.0
+
+
+def test_a_stated_sigma_is_added_as_it_is_and_accounted_after_rounding() -> None:
+    privacy = Privacy(spec=LARGE, clip_norm=1.0, delta=1e-8, sigma=0.7)
+    claim = Claim.of(privacy, LARGE, num_parameters=78_000_000)
+    assert claim.sigma == 0.7
+    alone = accounting.epsilon(LARGE, sigma=0.7, delta=1e-8).upper.value
+    assert claim.epsilon is not None
+    assert alone < claim.epsilon < alone * 1.01
+
+
+def test_epsilon_so_far_grows_and_never_exceeds_the_runs() -> None:
+    claim = Claim.of(Privacy(spec=LARGE, clip_norm=1.0, delta=1e-8, sigma=0.7), LARGE, num_parameters=10)
+    found = [claim.epsilon_after(steps) for steps in (0, 1, 200, 999, 1000)]
+    assert found[0] == 0
+    assert found == sorted(found)  # type: ignore[type-var]
+    assert found[-1] == claim.epsilon
+
+
+def test_samplers_of_whole_epochs_are_accounted_for_the_epoch_they_are_in() -> None:
+    spec = DynamicShuffle(num_examples=1000, batch_size=10, num_steps=300)
+    claim = Claim.of(Privacy(spec=spec, clip_norm=1.0, delta=1e-6, sigma=1.0), spec, num_parameters=10)
+    assert claim.epsilon_after(1) == claim.epsilon_after(100)
+    assert claim.epsilon_after(100) < claim.epsilon_after(101) == claim.epsilon_after(200)  # type: ignore[operator]
+
+
+def test_without_noise_epsilon_is_infinite_and_nothing_is_private() -> None:
+    claim = Claim.of(Privacy(spec=SPEC, clip_norm=1.0, delta=1e-6, sigma=0.0), SPEC, num_parameters=10)
+    assert claim.epsilon == math.inf
+    assert not claim.is_private
+    assert claim.as_dict()["epsilon"] is None
+
+
+def test_where_no_upper_bound_is_known_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = Bound(
+        value=None, direction=Direction.UPPER, source="none is known", adjacency=Adjacency.ZERO_OUT
+    )
+    interval = accounting.Interval(lower=unknown, upper=unknown)
+    monkeypatch.setattr(accounting, "sigma", lambda *_, **__: interval)
+    with pytest.raises(UnknownAnalysis, match="a run needs an upper bound to claim; none is known"):
+        Claim.of(Privacy(spec=SPEC, clip_norm=1.0, delta=1e-6, epsilon=1.0), SPEC, num_parameters=10)
+
+
+def test_what_is_claimed_is_written_with_its_direction() -> None:
+    claim = Claim.of(Privacy(spec=LARGE, clip_norm=1.0, delta=1e-8, sigma=0.7), LARGE, num_parameters=10)
+    said = claim.as_dict()
+    assert said["private"]
+    assert said["epsilon_direction"] == "upper"
+    assert said["adjacency"] == "zero-out"
+    wrong = dataclasses.replace(claim, drawn_by=SPEC).as_dict()
+    assert not wrong["private"]
+    assert wrong["epsilon_direction"] is None
+    assert wrong["accounted_as"] == "truncated_poisson"
+    assert Claim.of(NoPrivacy(), SPEC, num_parameters=1).as_dict()["epsilon"] is None
