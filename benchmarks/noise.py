@@ -3,8 +3,8 @@
     python benchmarks/noise.py                       # about a minute
     python benchmarks/noise.py --coordinates 8000000 --rounds 3
 
-Cases take turns, round after round, so that other work on the machine disturbs all of them alike. A line shows
-the median and the best of the rounds, the median of processor time divided by the number of processors, and
+Cases take turns, round after round, so that other work on the machine disturbs all of them alike. A line
+shows the median and the best of the rounds, the median of processor time over the number of processors, and
 its ratio to the first line. The process starts itself again with huge pages for large blocks, as training
 does: without them, page faults cost more than the noise.
 """

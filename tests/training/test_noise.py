@@ -8,9 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
+from scipy.special import erfcinv
 
 from truebatch.errors import InvalidArgument, InvalidKey
 from truebatch.keys import Key
@@ -267,3 +270,36 @@ def test_the_statistical_distance_adds_up_over_coordinates_and_steps():
     assert 0 < small < 1e-20
     assert statistical_distance(num_coordinates=10**9, num_steps=10**6) < 1e-8
     assert statistical_distance(num_coordinates=2**60, num_steps=2**40) == 1.0
+
+
+# --- the scheme
+
+
+def by_the_page(key: Key, step: int, coordinate: int, scale: float) -> int:
+    """docs/concepts/noise.md once more, with nothing of ours but the key's derivation."""
+    cipher = Cipher(algorithms.AES256(key.derive("noise truebatch-noise/1").to_bytes()), modes.ECB())
+
+    def block(purpose: int, counter: int) -> bytes:
+        number = bytes([purpose]) + step.to_bytes(7, "big") + counter.to_bytes(8, "big")
+        return cipher.encryptor().update(number)
+
+    half = coordinate % 2
+    w = int.from_bytes(block(1, coordinate // 2)[8 * half : 8 * half + 8], "little")
+    r = int.from_bytes(block(2, coordinate), "little")
+    with mpmath.workprec(300):
+        u = (w // 2 * mpmath.mpf(2) ** 128 + r + 0.5) / mpmath.mpf(2) ** 191
+        z = mpmath.sqrt(2) * mpmath.findroot(lambda y: mpmath.erfc(y) - u, float(erfcinv(float(u))))
+        number = int(mpmath.floor(z * scale + 0.5))
+    return -number if w % 2 else number
+
+
+def test_the_noise_is_what_the_page_says():
+    scale = 0.7 * 2.0 / NOISE.grid
+    got = coordinates(40, 400) / NOISE.grid
+    expected = [by_the_page(KEY, 40, i, scale) for i in range(400)]
+    assert got.tolist() == np.array(expected, dtype=np.float32).tolist()
+
+
+def test_version_one_never_changes():
+    """Numbers of `by_the_page`. Others for the same key are another version."""
+    assert numbers(40, 4) == [-5746716, 2504242, 483620, 7498895]
