@@ -3,14 +3,20 @@
 import gzip
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from truebatch.data import (
     ArrowSource,
+    Features,
     MappedSource,
     ParquetSource,
     TableSource,
@@ -100,6 +106,42 @@ def test_criteo_is_told_by_its_first_line(tmp_path, name):
     path.write_bytes(data.replace(b"3d", b"3"))
     with pytest.raises(InvalidData, match="columns="):
         open_source(path)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_the_same_rows_in_every_format_are_the_same_source(data):
+    k = data.draw(st.integers(1, 40))
+    kinds = {"label": pa.int8(), "n": pa.int64(), "f": pa.float64(), "s": pa.string()}
+    values = {
+        "label": st.integers(0, 1),
+        "n": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "f": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "s": st.none() | st.text(st.sampled_from('ab,"\n\té'), min_size=1, max_size=6),
+    }
+    table = pa.table(
+        {n: pa.array(data.draw(st.lists(values[n], min_size=k, max_size=k)), t) for n, t in kinds.items()}
+    )
+    cut = data.draw(st.integers(0, k))
+    features = Features.infer(table.schema, buckets=50)
+    seen = set()
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        for i, part in enumerate((table.slice(0, cut), table.slice(cut))):
+            pq.write_table(part, directory / f"{i}.parquet", row_group_size=3)
+            with pa.ipc.new_file(directory / f"{i}.arrow", table.schema) as writer:
+                writer.write_table(part, max_chunksize=5)
+            pyarrow.csv.write_csv(part, directory / f"{i}.csv")
+            (directory / f"{i}.txt.gz").write_bytes(gzip.compress((directory / f"{i}.csv").read_bytes()))
+        for kind in ("parquet", "arrow", "csv", "txt.gz"):
+            files = [directory / f"{i}.{kind}" for i in (0, 1)]
+            source = open_source(files, **({"types": kinds} if kind in ("csv", "txt.gz") else {}))
+            assert rows(source).equals(table)
+            start = data.draw(st.integers(0, k - 1))
+            assert next(source.read(start, k)).to_pylist()[0] == table.slice(start, 1).to_pylist()[0]
+            seen.add(str(prepare(source, directory / "rows", features).identity()))
+        seen.add(str(prepare(table, directory / "rows", features).identity()))
+    assert len(seen) == 1
 
 
 def test_text_options_reach_the_text(tmp_path):

@@ -87,21 +87,15 @@ def _prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
     made: queue.Queue[Item | _End] = queue.Queue(depth)
     closed = threading.Event()
 
-    def put(item: Item | _End) -> None:
-        while not closed.is_set():
-            with contextlib.suppress(queue.Full):
-                made.put(item, timeout=0.1)
-                return
-
     def work() -> None:
         try:
             for item in items:
-                put(item)
+                made.put(item)
                 if closed.is_set():
                     return
-            put(_End())
+            made.put(_End())
         except Exception as error:  # it is raised again by the reader
-            put(_End(error))
+            made.put(_End(error))
 
     thread = threading.Thread(target=work, name="truebatch-data-ahead", daemon=True)
     thread.start()
@@ -113,5 +107,5 @@ def _prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
     finally:
         closed.set()
         with contextlib.suppress(queue.Empty):
-            made.get_nowait()  # room for what the thread may be waiting to put
+            made.get_nowait()  # room for the one item that the thread may be waiting to put
         thread.join()
