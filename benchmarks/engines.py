@@ -174,7 +174,7 @@ def engine_for(side: str) -> Engine:
     if side == "spark":
         os.environ["PYSPARK_PYTHON"] = sys.executable
         builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-        builder.config("spark.driver.memory", "4g").config("spark.driver.host", "127.0.0.1").getOrCreate()
+        builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
         return SparkEngine("local[2]")
     processes = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
     return BeamEngine(processes if side == "beam-2" else [])

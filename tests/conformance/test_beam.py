@@ -196,6 +196,15 @@ def test_batches_travel_without_the_rows_they_were_cut_from() -> None:
     assert largest < 2 * job.shape.batch_bytes
 
 
+def test_parts_without_the_first_piece_are_not_lost_in_silence() -> None:
+    table = named(40)
+    spec = TruncatedPoisson(num_examples=40, batch_size=1, num_steps=200, max_batch_size=3)
+    job = Job(spec=spec, schema=table.schema, record_bytes=1, part_bytes=1)
+    with pytest.raises(IncompletePart):
+        batches_by_transform(job, pieces_of(table, 38)[1:])
+    COLLECTED.clear()
+
+
 @pytest.mark.parametrize("fault", ["rows that never came", "rows that came twice", "rows beyond the end"])
 def test_wrong_row_numbers_make_a_pipeline_fail(fault) -> None:
     table = named()
@@ -240,7 +249,7 @@ def test_the_key_is_in_no_log_label_option_or_display_data(tmp_path, caplog, cap
 
     pipeline.visit(Visitor())
     seen.append(" ".join(t.unique_name for t in pipeline.to_runner_api().components.transforms.values()))
-    assert "Write parts" in seen[-1]
+    assert "By part" in seen[-1]
     for text in seen:
         assert not any(spelling in text for spelling in spellings(key))
 
@@ -277,7 +286,7 @@ def test_a_pipeline_for_dataflow_is_built(tmp_path) -> None:
     task = Task(job=job_of(table), source=TableSource(table), key=KEY, directory=tmp_path, parts=[0, 1])
     built = BeamEngine(DATAFLOW).pipeline(task, shipped.place_for(task)).to_runner_api()
     names = {transform.unique_name for transform in built.components.transforms.values()}
-    assert {"Rows/Read", "Blocks/Split", "Blocks/By part", "Write parts"} <= names
+    assert {"Rows/Read", "Split", "By part", "Write"} <= names
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,13 @@ class BeamEngine:
         drawn = Drawn.of(task.job, task.key)
         rows = row_ranges(task.job, drawn.schedule().tile_rows, memory=task.memory, workers=task.workers)
         pipeline = _pipeline(self.options)
-        blocks = (
+        _ = (
             pipeline
             | "Rows" >> ReadRows(source=task.source, rows=rows)
-            | "Blocks" >> _Scatter(drawn=drawn, parts=task.parts)
+            | "Split" >> _split(drawn, task.parts)
+            | "By part" >> beam.GroupByKey()
+            | "Write" >> beam.ParDo(_Write(drawn, place))
         )
-        _ = blocks | "Write parts" >> beam.ParDo(_Write(drawn, place))
         return pipeline
 
     def run(self, task: Task) -> Iterator[PartFile]:
@@ -110,28 +111,16 @@ class MakeBatches(beam.PTransform):  # type: ignore[misc]
 
     def expand(self, pieces: Any) -> Any:
         """A collection of pieces to one of batches."""
-        drawn = Drawn.of(self.job, self.key)
+        drawn, parts = Drawn.of(self.job, self.key), range(self.job.shape.num_parts)
+        # Were the piece with row 0 to be missing, a part could be missing with it, and nobody the wiser.
+        every = pieces.pipeline | "Every part" >> beam.Create([(part, NO_ROWS) for part in parts])
+        blocks = pieces | "Split" >> _split(drawn, parts)
         return (
-            pieces
-            | "Blocks" >> _Scatter(drawn=drawn, parts=range(self.job.shape.num_parts))
-            | "Batches" >> beam.ParDo(_Assemble(drawn))
+            (every, blocks)
+            | "With every part" >> beam.Flatten()
+            | "By part" >> beam.GroupByKey()
+            | "Assemble" >> beam.ParDo(_Assemble(drawn))
         )
-
-
-@dataclass(kw_only=True, eq=False)
-class _Scatter(beam.PTransform):  # type: ignore[misc]
-    """Pieces of rows to (part, its blocks), every part once. What travels is blocks, never single rows."""
-
-    drawn: Drawn
-    parts: Sequence[int]
-
-    def expand(self, pieces: Any) -> Any:
-        every = pieces.pipeline | "Every part" >> beam.Create([(part, NO_ROWS) for part in self.parts])
-        blocks = pieces | "Split" >> beam.ParDo(_Split(self.drawn, self.parts)).with_output_types(
-            tuple[int, bytes]
-        )
-        every = every | "As blocks" >> beam.Map(lambda pair: pair).with_output_types(tuple[int, bytes])
-        return (every, blocks) | "With every part" >> beam.Flatten() | "By part" >> beam.GroupByKey()
 
 
 class _Read(beam.DoFn):  # type: ignore[misc]
@@ -151,7 +140,14 @@ class _Split(beam.DoFn):  # type: ignore[misc]
 
     def process(self, piece: tuple[int, pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
         start, rows = piece
+        if start == 0:
+            yield from ((part, NO_ROWS) for part in self._parts)
         yield from blocks_of(self._drawn, rows, start, self._parts)
+
+
+def _split(drawn: Drawn, parts: Sequence[int]) -> Any:
+    """Pieces of rows to (part, block): what travels is blocks, never single rows."""
+    return beam.ParDo(_Split(drawn, parts)).with_output_types(tuple[int, bytes])
 
 
 class _Write(beam.DoFn):  # type: ignore[misc]
