@@ -180,6 +180,15 @@ def test_undecided_numbers_are_decided_as_floats_would_decide_them(monkeypatch):
     assert len(taken) > 500
 
 
+def test_sums_are_noised_in_their_own_memory_by_programs_compiled_once():
+    sums = NOISE.add(0, zeros())
+    places = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(sums)]
+    programs = noise_module._add_pieces._cache_size()
+    sums = NOISE.add(2**33, NOISE.add(1, sums))
+    assert [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(sums)] == places
+    assert noise_module._add_pieces._cache_size() == programs
+
+
 DEVICES = """
 import jax, numpy as np, jax.numpy as jnp, hashlib
 from jax.sharding import NamedSharding, PartitionSpec as P
