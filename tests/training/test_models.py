@@ -7,7 +7,9 @@ import pytest
 from small_models import CLICKS, LINEAR, clicks, linear
 
 from truebatch.errors import InvalidArgument
+from truebatch.training.feed import Arrays
 from truebatch.training.models import Model, click_model, linear_model
+from truebatch.training.prepare import road_of
 
 
 def test_the_click_model_has_the_size_that_is_stated() -> None:
@@ -52,4 +54,20 @@ def test_a_label_that_is_neither_0_nor_1_has_no_loss(label: int) -> None:
 def test_tables_without_rows_are_refused(buckets: Any) -> None:
     for make in (click_model, linear_model):
         with pytest.raises(InvalidArgument, match="buckets must be positive"):
-            make(buckets=buckets)
+            make(buckets=buckets, num_numeric=0)
+
+
+@pytest.mark.parametrize(("numbers", "categories"), [(0, 3), (2, 0), (2, 3)])
+@pytest.mark.parametrize("kind", ["click", "linear"])
+def test_models_take_numbers_alone_and_categories_alone_by_layers(kind, numbers, categories) -> None:
+    buckets = (4,) * categories
+    more = {"dimension": 2, "hidden": (5,)} if kind == "click" else {}
+    model = (click_model if kind == "click" else linear_model)(buckets=buckets, num_numeric=numbers, **more)
+    rng = np.random.default_rng(0)
+    examples = {"label": jnp.asarray([0, 1, 1], jnp.int8)}
+    if numbers:
+        examples["i"] = jnp.asarray(rng.normal(size=(3, numbers)), jnp.float32)
+    if categories:
+        examples["c"] = jnp.asarray(rng.integers(0, 4, (3, categories)), jnp.int32)
+    like = Arrays(examples, jnp.ones(3))
+    assert road_of(model, model.init(0), like, wanted="auto") == ("layers", None)

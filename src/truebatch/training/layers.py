@@ -6,6 +6,7 @@ nor the clipped sum ever needs the gradients of single examples. docs/concepts/c
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, Self, runtime_checkable
@@ -178,13 +179,13 @@ class Affine:
 
 def _positions(arrays: Sequence[Array]) -> Array:
     """[examples, positions, width], the positions of all uses one after the other."""
-    shaped = [x.reshape(x.shape[0], -1, x.shape[-1]) for x in arrays]
+    shaped = [x.reshape(x.shape[0], math.prod(x.shape[1:-1]), x.shape[-1]) for x in arrays]
     return shaped[0] if len(shaped) == 1 else jnp.concatenate(shaped, axis=1)
 
 
 def _rows(arrays: Sequence[Array]) -> Array:
     """[examples x positions, width]."""
-    shaped = [x.reshape(-1, x.shape[-1]) for x in arrays]
+    shaped = [x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in arrays]
     return shaped[0] if len(shaped) == 1 else jnp.concatenate(shaped)
 
 

@@ -54,7 +54,8 @@ def click_model(
         such a row then counts as zero.
     """
     sizes = (buckets,) * _PAPER_NUM_CATEGORICAL if isinstance(buckets, int) else tuple(buckets)
-    _require_sizes(buckets=sizes, hidden=hidden, dimension=(dimension,))
+    _require_sizes(hidden=hidden, dimension=(dimension,))
+    _require_columns(sizes, num_numeric)
     widths = (num_numeric + dimension * len(sizes), *hidden)
 
     def init(seed: int) -> Params:
@@ -62,13 +63,16 @@ def click_model(
         bound = dimension**-0.5
         table = jax.random.uniform(table_key, (sum(sizes), dimension), minval=-bound, maxval=bound)
         return {
-            "embedding": Embedding(table=table, sizes=sizes),
+            **({"embedding": Embedding(table=table, sizes=sizes)} if sizes else {}),
             "hidden": [_he_dense(key, *shape) for key, shape in zip(keys, pairwise(widths), strict=True)],
             "logit": _he_dense(last_key, widths[-1], 1),
         }
 
     def predict(params: Params, example: Example) -> Array:
-        x = jnp.concatenate([example["i"], params["embedding"](example["c"]).reshape(-1)])
+        parts = [example["i"]] if num_numeric else []
+        if sizes:
+            parts.append(params["embedding"](example["c"]).reshape(-1))
+        x = jnp.concatenate(parts)
         for layer in params["hidden"]:
             x = jax.nn.relu(layer(x))
         logit: Array = params["logit"](x)[0]
@@ -83,18 +87,19 @@ def linear_model(*, buckets: tuple[int, ...], num_numeric: int = 0) -> Model:
     Columns: `c`, one bucket number for each entry of `buckets`; `i`, float32, if there are numbers; `label`.
     Everything starts at zero, whatever the seed.
     """
-    _require_sizes(buckets=buckets)
+    _require_columns(buckets, num_numeric)
 
     def init(_: int) -> Params:
+        table = Embedding(table=jnp.zeros((sum(buckets), 1)), sizes=tuple(buckets))
         return {
-            "embedding": Embedding(table=jnp.zeros((sum(buckets), 1)), sizes=tuple(buckets)),
+            **({"embedding": table} if buckets else {}),
             "numeric": Dense(weight=jnp.zeros((num_numeric, 1)), bias=jnp.zeros(1)),
         }
 
     def predict(params: Params, example: Example) -> Array:
         numbers = example["i"] if num_numeric else jnp.zeros(0)
-        logit: Array = params["embedding"](example["c"]).sum() + params["numeric"](numbers)[0]
-        return logit
+        logit: Array = params["numeric"](numbers)[0]
+        return logit + params["embedding"](example["c"]).sum() if buckets else logit
 
     return Model(init=init, loss=_logistic(predict), predict=predict, ranges=_ranges(buckets))
 
@@ -112,13 +117,21 @@ def _logistic(predict: Callable[[Params, Example], Array]) -> Loss:
 
 
 def _ranges(sizes: tuple[int, ...]) -> dict[str, Range]:
-    return {"label": (0, 1), "c": ((0,) * len(sizes), tuple(size - 1 for size in sizes))}
+    found: dict[str, Range] = {"label": (0, 1)}
+    if sizes:
+        found["c"] = ((0,) * len(sizes), tuple(size - 1 for size in sizes))
+    return found
 
 
 def _he_dense(key: Array, inputs: int, outputs: int) -> Dense:
     bound = (6 / inputs) ** 0.5
     weight = jax.random.uniform(key, (inputs, outputs), minval=-bound, maxval=bound)
     return Dense(weight=weight, bias=jnp.zeros(outputs))
+
+
+def _require_columns(buckets: tuple[int, ...], num_numeric: int) -> None:
+    if buckets or num_numeric < 1:
+        _require_sizes(buckets=buckets)
 
 
 def _require_sizes(**sizes: tuple[int, ...]) -> None:
