@@ -9,6 +9,7 @@ import hashlib
 import json
 import mmap
 import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,14 +93,18 @@ class MappedSource:
 
     Guarantees:
       - Opening reads the footer alone. A file that is not whole is refused.
-      - Rows are not held in memory but by the system's page cache; many processes share one copy.
+      - Rows are held by the system's page cache, which many processes share; reading in order takes
+        memory for one piece, and gathering maps the pages that hold the rows.
       - `identity()` is a digest of the values, whatever they were made from.
     """
 
     def __init__(self, path: Path, footer: Footer) -> None:
         self._path, self._footer = path, footer
         self._layout = Layout.of(footer.schema)
-        self._rows = _mapped(path, footer.rows, self._layout.width)
+        # Kept open, so that what is read is what is mapped even when the file is replaced.
+        self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+        self._rows = _mapped(self._descriptor, footer.rows, self._layout.width)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "MappedSource":
@@ -147,7 +152,7 @@ class MappedSource:
         """Rows start..stop-1, in order, in bounded pieces."""
         require_range(start, stop, self.num_rows)
         for at in range(start, stop, PIECE_ROWS):
-            yield to_batch(self._rows[at : min(at + PIECE_ROWS, stop)], self._layout)
+            yield to_batch(self._copied(at, min(at + PIECE_ROWS, stop)), self._layout)
 
     def gather(self, rows: Int64s, out: Bytes | None = None) -> Bytes:
         """These rows, in this order, packed: a matrix [rows, layout.width], which may be given."""
@@ -180,12 +185,25 @@ class MappedSource:
 
     def verify(self) -> None:
         """Read all rows and hold them against their digest."""
-        parts = (self._rows[at : at + DIGEST_ROWS] for at in range(0, self.num_rows, DIGEST_ROWS))
+        starts = range(0, self.num_rows, DIGEST_ROWS)
+        parts = (self._copied(at, min(at + DIGEST_ROWS, self.num_rows)) for at in starts)
         if combined(digest_of(part) for part in parts) != self._footer.digest:
             raise InvalidData(
                 f"prepared rows must be as they were written; got {str(self._path)!r} with others.",
                 hint="remove the file and prepare it again.",
             )
+
+    def _copied(self, start: int, stop: int) -> Bytes:
+        """Rows read past the map: a pass through the map would count as this process's memory."""
+        width = self._layout.width
+        rows = np.empty((stop - start, width), np.uint8)
+        view, offset = rows.reshape(-1).data, HEAD_BYTES + start * width
+        while view.nbytes:
+            count = os.preadv(self._descriptor, [view], offset)
+            if count == 0:
+                raise _cut(self._path)
+            view, offset = view[count:], offset + count
+        return rows
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return _reopened, (str(self._path), self._footer.digest)
@@ -211,11 +229,10 @@ def _reopened(path: str, digest: str) -> MappedSource:
     return source
 
 
-def _mapped(path: Path, count: int, width: int) -> Bytes:
+def _mapped(descriptor: int, count: int, width: int) -> Bytes:
     if count * width == 0:
         return np.empty((count, width), np.uint8)
-    with path.open("rb") as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     return np.frombuffer(data, np.uint8, count=count * width, offset=HEAD_BYTES).reshape(count, width)
 
 

@@ -93,7 +93,7 @@ def require_good(path: str, data: bytes, first_line: int, form: RowFormat) -> No
     start = int(ends[bad[0] - 1]) if bad[0] else 0
     why = why_bad(data[start : ends[bad[0]]], form)
     line = first_line + data.count(b"\n", 0, start) + 1
-    hint = "on_bad_row='skip' leaves such rows out, and counts them."
+    hint = "on_bad_row='skip' (--on-bad-row skip) leaves such rows out, and counts them."
     if form.inferred and why.startswith("column"):
         hint += " Types were inferred from the first rows: types={...} gives them."
     raise InvalidData(f"{path}, line {line}: {why}.", hint=hint)
