@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from random_tables import tables
 from test_engines import N, criteo_like, expected_parts, made_parts, specs
 
-from truebatch import Key, TruncatedPoisson, schedule
+from truebatch import Deterministic, Key, TruncatedPoisson, schedule
 from truebatch.batching import Job, engine, part_name, shipped
 from truebatch.batching.beam import BeamEngine, MakeBatches
 from truebatch.batching.engine import Task
@@ -86,6 +86,37 @@ def test_a_part_that_no_row_joins_is_written(tmp_path) -> None:
     job = Job(spec=spec, schema=table.schema, record_bytes=1, part_bytes=1)
     assert job.shape.num_parts == 200
     assert (schedule(spec, KEY).sizes() == 0).sum() > 50
+    assert made_parts(BeamEngine(), job, table, tmp_path) == expected_parts(job, table)
+
+
+def test_large_blocks_travel_in_slices(tmp_path, monkeypatch) -> None:
+    table = named()
+    job = job_of(table)
+    drawn, piece = shipped.Drawn.of(job, KEY), pieces_of(table)[0][1]
+    whole = [block for _, block in shipped.blocks_of(drawn, piece, 0)]
+    monkeypatch.setattr(shipped, "_BLOCK_BYTES", 1000)
+    slices = [block for _, block in shipped.blocks_of(drawn, piece, 0)]
+    assert len(slices) > 3 * len(whole)
+    assert max(map(len, slices)) < 3000 < max(map(len, whole))
+    assert made_parts(BeamEngine(), job, table, tmp_path) == expected_parts(job, table)
+
+
+def test_notes_of_an_earlier_run_are_not_believed(tmp_path) -> None:
+    table = named()
+    job = job_of(table)
+    (tmp_path / engine.WORK / "written").mkdir(parents=True)
+    for part in range(job.shape.num_parts):
+        note = tmp_path / engine.WORK / "written" / f"{part}.json"
+        note.write_text(f'{{"part": {part}, "num_bytes": 1, "digest": "of another run"}}')
+    task = Task(
+        job=job,
+        source=TableSource(table),
+        key=KEY,
+        directory=tmp_path,
+        parts=range(job.shape.num_parts),
+    )
+    shipped.place_for(task)
+    assert not list((tmp_path / engine.WORK / "written").iterdir())
     assert made_parts(BeamEngine(), job, table, tmp_path) == expected_parts(job, table)
 
 
@@ -189,20 +220,24 @@ def test_a_pipeline_of_ones_own_gets_every_batch_once() -> None:
 
 def test_batches_travel_without_the_rows_they_were_cut_from() -> None:
     table = named()
-    job = dataclasses.replace(job_of(table), record_bytes=2**15, part_bytes=2**16)
-    assert job.shape.steps_per_record > 3
+    job = dataclasses.replace(job_of(table), record_bytes=2**20, part_bytes=2**20)
+    assert job.shape.steps_per_record > 20
     found = batches_by_transform(job, pieces_of(table))
     largest = max(len(pickle.dumps(record)) for record in found.values())
     assert largest < 2 * job.shape.batch_bytes
 
 
-def test_parts_without_the_first_piece_are_not_lost_in_silence() -> None:
+def test_a_part_none_of_whose_rows_came_is_not_lost_in_silence() -> None:
+    """Batch 0 is the first piece and batch 1 the second, so that what comes is whole."""
     table = named(40)
-    spec = TruncatedPoisson(num_examples=40, batch_size=1, num_steps=200, max_batch_size=3)
+    spec = Deterministic(num_examples=40, batch_size=20, num_steps=2)
     job = Job(spec=spec, schema=table.schema, record_bytes=1, part_bytes=1)
-    with pytest.raises(IncompletePart):
-        batches_by_transform(job, pieces_of(table, 38)[1:])
-    COLLECTED.clear()
+    pieces = pieces_of(table, 20)
+    assert sorted(batches_by_transform(job, pieces)) == [0, 1]
+    for one in pieces:
+        with pytest.raises(IncompletePart):
+            batches_by_transform(job, [one])
+        COLLECTED.clear()
 
 
 @pytest.mark.parametrize("fault", ["rows that never came", "rows that came twice", "rows beyond the end"])
