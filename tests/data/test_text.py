@@ -236,6 +236,18 @@ def test_a_bad_row_is_named_by_file_and_line_and_can_be_skipped(tmp_path, blocks
         assert read(held, at, min(at + 5, 1000)).equals(read(want).slice(at, 5))
 
 
+@pytest.mark.parametrize("on_bad_row", ["error", "skip"])
+def test_rows_that_can_only_be_read_apart_are_refused(tmp_path, blocks, on_bad_row):
+    path = tmp_path / "x.csv"
+    for first in (0, 500):
+        lines = numbers(1000, 2).splitlines(keepends=True)
+        lines[first:first] = ['1,y"z,"w\n']
+        path.write_text("n,s,f\n" + "".join(lines))
+        with pytest.raises(InvalidData, match=r"x\.csv, (from )?line \d+: .*quotes") as caught:
+            read(TextSource(path, types={"n": "int64", "s": "string", "f": "string"}, on_bad_row=on_bad_row))
+        assert caught.value.__context__ is None
+
+
 def test_identity_tells_which_rows_were_skipped(tmp_path):
     seen = set()
     for lines in ([2, 0, 3], [0, 2, 3], [2, 3]):

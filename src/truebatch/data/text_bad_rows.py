@@ -99,6 +99,14 @@ def require_good(path: str, data: bytes, first_line: int, form: RowFormat) -> No
     raise InvalidData(f"{path}, line {line}: {why}.", hint=hint)
 
 
+def stray_quotes(path: str, first_line: int) -> InvalidData:
+    """The error for rows that can be read one by one, and not together."""
+    return InvalidData(
+        f"{path}, from line {first_line + 1}: quotes must be around whole fields only; got stray ones.",
+        hint="quote=None reads quotes as letters.",
+    )
+
+
 def _is_good(data: bytes, form: RowFormat, count: int) -> bool:
     try:
         return bool(form.parse(data).num_rows == count)

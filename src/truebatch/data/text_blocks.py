@@ -11,11 +11,10 @@ import pyarrow as pa
 from truebatch.data.files import Spans, changed
 from truebatch.data.parallel import in_order, prefetched
 from truebatch.data.pieces import pieces
-from truebatch.data.text_bad_rows import require_good, without_rows
+from truebatch.data.text_bad_rows import require_good, stray_quotes, without_rows
 from truebatch.data.text_bytes import GzipPlaces
 from truebatch.data.text_format import RowFormat
 from truebatch.data.text_index import TextIndex
-from truebatch.errors import InvalidData
 
 _NONE = np.zeros(0, np.int64)
 
@@ -65,11 +64,7 @@ class TextBlocks:
         if batch is None or batch.num_rows != index.rows[block]:
             line = int(index.lines[block])
             require_good(index.path, data, line, self.form)
-            raise InvalidData(
-                f"{index.path}, from line {line + 1}: a newline within quotes must belong to a field that is "
-                "quoted as a whole; got stray quotes.",
-                hint="quote=None reads quotes as letters.",
-            )
+            raise stray_quotes(index.path, line)
         return batch
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from truebatch.data.text_bad_rows import bad_rows, require_good, without_rows
+from truebatch.data.text_bad_rows import bad_rows, require_good, stray_quotes, without_rows
 from truebatch.data.text_bytes import GzipPlaces, open_text
 from truebatch.data.text_format import (
     Dialect,
@@ -80,6 +80,8 @@ def format_of(
         if on_bad_row == "error":
             require_good(str(first.path), sample, first.lines, shape)
         sample = without_rows(sample, shape, np.array(bad_rows(sample, shape), np.int64))
+        if not _has_shape(sample, shape):
+            raise stray_quotes(str(first.path), first.lines)
     return infer_format(sample, dialect, first.names, types)
 
 
