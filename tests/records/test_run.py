@@ -130,6 +130,14 @@ def test_edited_rows_or_batches_are_caught(done) -> None:
     assert FAILED in outcomes(directory, full=True).values()
 
 
+def test_an_edited_model_is_caught(done) -> None:
+    (file,) = sorted(done[0].glob("checkpoints/*"))[-1:]
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    assert outcomes(done[0])["the model is the run's"] == FAILED
+
+
 def test_edited_data_are_caught(done) -> None:
     directory, data = done
     pq.write_table(rows(1), data)

@@ -1,5 +1,6 @@
 """The main job: from data to a model with a guarantee, and the record of it."""
 
+import hashlib
 import json
 import os
 import time
@@ -141,6 +142,7 @@ def _carry_out(plan: RunPlan, where: Path, key: Key, asked: Fields, memory: int,
             **asked,
             "bounds": comparison(plan),
             "batches": stored,
+            "checkpoint": last_checkpoint(where),
             "metrics": metrics,
             "training": _training(trained),
             "versions": versions(),
@@ -149,6 +151,14 @@ def _carry_out(plan: RunPlan, where: Path, key: Key, asked: Fields, memory: int,
     ).sealed(key)
     record.save(where)
     return record
+
+
+def last_checkpoint(where: Path) -> Fields:
+    """Name, size and SHA-256 of the file that holds the trained model."""
+    path = max((where / CHECKPOINTS).glob("step-*"), key=lambda p: p.name)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"file": path.name, "bytes": path.stat().st_size, "sha256": digest}
 
 
 def _training(trained: Trained) -> Fields:

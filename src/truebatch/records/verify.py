@@ -1,5 +1,6 @@
 """Checking a run: what its record says, against the key, the schedule, the files, and the data."""
 
+import hashlib
 import json
 import math
 import secrets
@@ -18,7 +19,7 @@ from truebatch.data import EncodedSource, Features, MappedSource, RowRange, Sour
 from truebatch.errors import DamagedRun, TruebatchError
 from truebatch.keys import Key
 from truebatch.records.config import RunConfig
-from truebatch.records.record import BATCHES, ROWS, Fields, Record, key_check
+from truebatch.records.record import BATCHES, CHECKPOINTS, ROWS, Fields, Record, key_check
 from truebatch.sampling import SCHEME, Schedule, schedule
 from truebatch.specs import SAMPLERS, Sampler
 
@@ -69,6 +70,7 @@ def verify(directory: Path, key: Key, *, data: Source | None = None, full: bool 
             "the written batches are the schedule's",
             lambda: _batches(record, directory, drawn, steps, full=full),
         )
+        yield "the model is the run's", lambda: _checkpoint(record, directory)
         yield "the data are the run's", lambda: _data(record, directory, data, drawn)
 
     return [_checked(name, check) for name, check in checks()]
@@ -220,6 +222,17 @@ def _batches(record: Fields, directory: Path, drawn: Schedule, steps: list[int],
         return f"{_count(steps, drawn.spec)} are of the schedule's sizes; --full reads every byte"
     batches.verify()
     return "every byte was read, and digests and sizes are those of record and schedule"
+
+
+def _checkpoint(record: Fields, directory: Path) -> str:
+    said = record["checkpoint"]
+    path = directory / CHECKPOINTS / Path(said["file"]).name
+    if not path.is_file():
+        raise _Broken(f"{path} is missing")
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != said["sha256"]:
+            raise _Broken(f"{path} was changed after the run")
+    return f"{path.name} has the digest of the record"
 
 
 def _data(record: Fields, directory: Path, data: Source | None, drawn: Schedule) -> str:
