@@ -1,0 +1,242 @@
+"""How fast the 78-million-parameter model trains with and without privacy, side by side in one run.
+
+    python benchmarks/training.py                    # 1,024, 8,192 and 65,536: some minutes
+    python benchmarks/training.py --sizes 1024 --rounds 5
+    python benchmarks/training.py --epoch            # a stretch of 2 million rows, extrapolated to an epoch
+    python benchmarks/training.py --memory 65536     # peak memory of private training alone
+
+A side is one full step: gradient, clipping, noise on all parameters, Adam. Sides take turns, round after
+round, so that other work on the machine disturbs all of them alike; a line shows the median and the best of
+the rounds, and ratios are of medians, to JAX + Optax without privacy. The first steps of each side, which
+compile, are not counted. Huge pages are asked for by starting the process again with GLIBC_TUNABLES set.
+
+Peers are timed when they are installed. Those with a star make every gradient: they are timed on 8 rows, and
+the time of a step is worked out from that.
+
+    pip install jax-privacy torch && pip install --no-deps opacus
+"""
+
+import argparse
+import dataclasses
+import datetime
+import os
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import training_peers
+
+from truebatch import Key, TruncatedPoisson
+from truebatch.training import optimizers
+from truebatch.training.clipping import by_layers
+from truebatch.training.microbatches import micro_batch_rows, sum_on_one_device
+from truebatch.training.models import PAPER_BUCKETS, click_model
+from truebatch.training.noise import Noise
+from truebatch.training.privacy import Privacy
+from truebatch.training.train import train
+from truebatch.training.update import compiled_update
+
+MODEL = click_model()
+NUM_EXAMPLES = 36_672_493
+# The paper's caps.
+CAPS = {
+    1024: 1328,
+    2048: 2469,
+    4096: 4681,
+    8192: 9007,
+    16384: 17520,
+    32768: 34355,
+    65536: 67754,
+    262144: 266475,
+}
+SIGMA, CLIP_NORM, RATE = 0.55, 1.0, 1e-3
+
+SLOW_UP_TO = 1024
+
+# A step; returns when its result is there.
+Step = Callable[[], None]
+
+
+def rows(count: int, seed: int = 0) -> dict[str, Any]:
+    """Rows in the shape of the paper's data: heavy-tailed buckets, 3 % of labels 1."""
+    rng = np.random.default_rng(seed)
+    return {
+        "i": rng.normal(size=(count, 13)).astype(np.float32),
+        "c": np.minimum(rng.zipf(1.2, size=(count, 26)), PAPER_BUCKETS - 1).astype(np.int32),
+        "label": (rng.random(count) < 0.03).astype(np.int8),
+    }
+
+
+def on_device(tree: Any) -> Any:
+    return jax.device_put(tree, jax.devices()[0])
+
+
+def ours(b: int, *, private: bool) -> Step:
+    """Our programs, on a batch of B rows of which b are real."""
+    B = CAPS[b] if private else b
+    weights = on_device((np.arange(B) < b).astype(np.float32))
+    examples = on_device(rows(B))
+    params = on_device(MODEL.init(0))
+    optimizer = optimizers.adam(RATE)
+    clipped_sum = sum_on_one_device(
+        by_layers(MODEL.loss, clip_norm=CLIP_NORM if private else None), micro_batch=micro_batch_rows(B)
+    )
+    noise = Noise(Key.for_tests(0), SIGMA if private else 0.0, CLIP_NORM)
+    update = compiled_update(optimizer, batch_size=b)
+    held = [params, on_device(optimizer.init(params)), on_device(jax.tree.map(jnp.zeros_like, params))]
+    count = iter(range(10**6))
+
+    def step() -> None:
+        params, state, scratch = held
+        total = clipped_sum(params, scratch, examples, weights).gradient
+        noised = noise.add(next(count), total) if private else total
+        held[:] = [*update(params, state, noised), noised]
+        jax.block_until_ready(held)
+
+    return step
+
+
+def jax_and_optax(b: int) -> Step:
+    """What one would write without privacy: the mean loss of a full batch, its gradient, Optax's Adam."""
+    optimizer = optax.adam(RATE)
+    examples = on_device(rows(b))
+    params = on_device(MODEL.init(0))
+    held = [params, on_device(optimizer.init(params))]
+
+    def update(params: Any, state: Any, examples: Any) -> tuple[Any, Any]:
+        gradient = jax.grad(lambda p: jax.vmap(MODEL.loss, (None, 0))(p, examples).mean())(params)
+        updates, state = optimizer.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    compiled = jax.jit(update, donate_argnums=(0, 1))
+
+    def step() -> None:
+        held[:] = compiled(*held, examples)
+        jax.block_until_ready(held)
+
+    return step
+
+
+def sides(b: int) -> dict[str, Callable[[], Step]]:
+    return {
+        "JAX + Optax, no privacy": lambda: jax_and_optax(b),
+        "truebatch, private": lambda: ours(b, private=True),
+        "truebatch, no privacy": lambda: ours(b, private=False),
+        **{name: lambda make=make: make(b, rows(b)) for name, make in training_peers.available().items()},
+    }
+
+
+def compare(b: int, rounds: int) -> None:
+    steps = {name: make() for name, make in sides(b).items()}
+    for step in steps.values():
+        step()
+        step()
+    taken: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            taken[name].append(seconds_of(step))
+    steps.clear()
+    base = statistics.median(taken["JAX + Optax, no privacy"])
+    for name, seconds in taken.items():
+        show(b, name, seconds, base)
+    for name, make in training_peers.slow().items() if b <= SLOW_UP_TO else ():
+        step = make(b, rows(b))
+        step()
+        share = training_peers.FEW_ROWS / b
+        show(b, f"{name} *", [seconds_of(step) / share for _ in range(3)], base)
+        del step
+
+
+def seconds_of(step: Step) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def show(b: int, name: str, seconds: list[float], base: float) -> None:
+    middle = statistics.median(seconds)
+    print(
+        f"{b:>7,}  {name:<32} {1e3 * middle:>9,.0f} ms (best {1e3 * min(seconds):>9,.0f})"
+        f"  {b / middle:>8,.0f} rows/s  {base / middle:>6.3f} x",
+        flush=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """Batches of different rows and realised sizes, cut out of a pool of synthetic rows."""
+
+    spec: TruncatedPoisson
+    columns: dict[str, Any]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        rng = np.random.default_rng(0)
+        B, q = self.spec.max_batch_size, self.spec.sampling_prob
+        for _ in range(self.spec.num_steps):
+            size = min(B, rng.binomial(self.spec.num_examples, q))
+            start = rng.integers(0, len(self.columns["label"]) - B)
+            weight = (np.arange(B) < size).astype(np.float32)
+            yield {name: x[start : start + B] for name, x in self.columns.items()} | {"weight": weight}
+
+
+def epoch(b: int, rows_wanted: int) -> None:
+    """The whole loop, batches included, for some million rows; an epoch takes n / b such steps."""
+    T = -(-rows_wanted // b) + 1
+    spec = TruncatedPoisson(num_examples=NUM_EXAMPLES, batch_size=b, num_steps=T, max_batch_size=CAPS[b])
+    marks: list[float] = []
+    train(
+        MODEL,
+        Pool(spec, rows(4 * CAPS[b])),
+        spec=spec,
+        key=Key.for_tests(1),
+        privacy=Privacy(spec=spec, clip_norm=CLIP_NORM, delta=2.7e-8, sigma=SIGMA),
+        optimizer=optimizers.adam(RATE),
+        evaluate_every=T,
+        watch=lambda _: marks.append(time.perf_counter()),
+    )
+    seconds = marks[-1] - marks[0]  # The first step compiles.
+    per_row = seconds / ((T - 1) * b)
+    print(f"{(T - 1) * b:,} rows in {seconds:.0f} s: {1 / per_row:,.0f} rows/s")
+    print(f"an epoch of {NUM_EXAMPLES:,} rows, extrapolated: {per_row * NUM_EXAMPLES / 60:.0f} minutes")
+
+
+def memory(b: int) -> None:
+    step = ours(b, private=True)
+    for _ in range(4):
+        step()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"{b:,}: peak memory {peak:.2f} GiB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1024, 8192, 65536], choices=sorted(CAPS))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--epoch", action="store_true")
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--memory", type=int, choices=sorted(CAPS))
+    given = parser.parse_args()
+    tunables = "glibc.malloc.hugetlb=1"
+    if platform.system() == "Linux" and tunables not in os.environ.get("GLIBC_TUNABLES", ""):
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GLIBC_TUNABLES": tunables})
+    print(f"{datetime.date.today()}  {platform.processor() or platform.machine()}, {os.cpu_count()} cores")
+    print(f"python {platform.python_version()}, jax {jax.__version__}, optax {optax.__version__}")
+    if given.memory:
+        memory(given.memory)
+    elif given.epoch:
+        epoch(given.sizes[-1], given.rows)
+    else:
+        for b in given.sizes:
+            compare(b, given.rounds)
+
+
+if __name__ == "__main__":
+    main()
