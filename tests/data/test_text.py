@@ -4,6 +4,7 @@ import concurrent.futures
 import gzip
 import io
 import itertools
+import multiprocessing
 import pickle
 import random
 import tempfile
@@ -197,6 +198,29 @@ def test_threads_read_side_by_side_and_leave_no_thread(tmp_path, blocks):
         assert table["n"].to_pylist() == [i % 2000 for i in range(a, b)]
     source._cursors = None
     assert threading.active_count() == before
+
+
+def _read_rows(source, start, stop, result):
+    result.put(read(source, start, stop)["n"].to_pylist())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("make", [bytes, gzip.compress])
+def test_a_forked_process_opens_streams_of_its_own(tmp_path, monkeypatch, make):
+    monkeypatch.setattr(text_index, "BLOCK_BYTES", 64)
+    path = tmp_path / "x.csv"
+    path.write_bytes(make(("n,s,f\n" + numbers(3000)).encode()))
+    source = TextSource(path)
+    read(source, 0, 1000)  # its stream waits at row 1000, with threads that a child does not have
+    assert len(source._cursors._kept) == 1
+    fork = multiprocessing.get_context("fork")
+    result = fork.Queue()
+    child = fork.Process(target=_read_rows, args=(source, 1000, 2000, result), daemon=True)
+    child.start()
+    assert result.get(timeout=30) == list(range(1000, 2000))
+    child.join(30)
+    assert child.exitcode == 0
+    assert read(source, 1000, 2000)["n"].to_pylist() == list(range(1000, 2000))
 
 
 BAD = {

@@ -1,5 +1,6 @@
 """Reading ranges one after the other in one pass, from formats that cannot start in the middle."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -7,6 +8,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from truebatch.errors import SourceChanged
+
+# Streams from before a fork: their threads live in the parent, so they can be neither read nor closed.
+_ABANDONED: list[object] = []
 
 # Streams that wait for the range that comes next. Each may hold a few pages of every column.
 _KEPT = 2
@@ -29,7 +33,8 @@ class Cursors:
     Guarantees:
       - The same rows as from a new stream: a stream is taken by one reader, and kept only when all of its
         range was read.
-      - At most two streams are kept, the latest. They are left behind when a source is pickled.
+      - At most two streams are kept, the latest. They are left behind when a source is pickled, or the
+        process forked.
     """
 
     def __init__(self, open_at: Callable[[int], Iterator[pa.RecordBatch]], num_rows: int) -> None:
@@ -37,6 +42,7 @@ class Cursors:
         self._num_rows = num_rows
         self._kept: list[_Stream] = []
         self._lock = threading.Lock()
+        self._process = os.getpid()
 
     def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Rows start..stop-1."""
@@ -60,6 +66,9 @@ class Cursors:
                 yield part
 
     def _taken(self, start: int) -> _Stream | None:
+        if self._process != os.getpid():
+            _ABANDONED.append(self._kept)
+            self._kept, self._lock, self._process = [], threading.Lock(), os.getpid()
         with self._lock:
             for i, stream in enumerate(self._kept):
                 if stream.position == start:
