@@ -1,4 +1,4 @@
-"""The random words of the noise: AES-256 in counter mode, addressed by step and coordinate."""
+"""The random words of the noise: AES-256 on numbered blocks, addressed by step and coordinate."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +19,10 @@ _PURPOSE = "noise"
 _WORDS, _REFINEMENT = 1, 2  # the first byte of a block's number
 STEP_LIMIT = 2**40
 _BLOCK_BYTES, _WORD_BYTES = 16, 8
-_PIECE_BYTES = 2**20
+# Coordinates are drawn in pieces of this many, 4 MiB: part of the scheme.
+PIECE = 2**19
 # Its encryption is the key stream. Not a bytes object: those are encrypted without letting other threads run.
-_ZEROS = np.zeros(_PIECE_BYTES, dtype=np.uint8)
+_ZEROS = np.zeros(2**20, dtype=np.uint8)
 # update_into asks for one block less a byte of room past the end.
 SPARE_WORDS = 2
 
@@ -29,9 +30,13 @@ SPARE_WORDS = 2
 class NoiseWords:
     """A keyed function from (step, coordinate) to bits: no state, nothing to advance.
 
-    Block (purpose, step, counter) is AES-256, under the key derived for this scheme, of 16 bytes: purpose,
-    step in 7 bytes and counter in 8, big-endian. Coordinate i has the word in half i mod 2 of block
-    (1, step, i div 2), little-endian, and as its refinement block (2, step, i).
+    A block is AES-256, under the key derived for this scheme, of 16 bytes: purpose in 1, step in 5, and 10
+    more, all big-endian. Piece p is coordinates p 2^19 to (p+1) 2^19 - 1. Its coordinate number j has the
+    word in half j mod 2, little-endian, of the block (1, step, p in 6 bytes, 2 + j div 2 in 4). Coordinate i
+    has as its refinement the block (2, step, i in 10 bytes).
+
+    The words of a piece are what GCM makes of zeros with the first 12 bytes as nonce: the blocks of counter
+    mode, by code that uses processors' widest instructions for AES, at twice the speed.
 
     Guarantees:
       - The same bits on any machine, in any thread, in any order, after any retry.
@@ -43,35 +48,38 @@ class NoiseWords:
         self._key = key.derive(f"{_PURPOSE} {SCHEME}")
 
     def fill(self, out: UInt64s, *, step: int, first: int, pool: ThreadPoolExecutor) -> None:
-        """Write the words of coordinates first, first + 1, ... of a step; `first` and the number are even.
+        """Write the words of coordinates first, first + 1, ... of a step; `first` begins a piece.
 
         The last SPARE_WORDS of `out` are working room.
         """
         count = len(out) - SPARE_WORDS
-        if first % 2 or count % 2 or count < 0:
-            raise InvalidArgument(f"words come in pairs; got first={first}, count={count}.")
-        share = -(-count // num_threads() // 2) * 2
-        starts = range(0, count, max(share, 2))
-        # A stream mode writes as much as it reads: shares do not touch each other's words.
+        if first % PIECE or count < 0 or count % 2:
+            raise InvalidArgument(
+                f"words come in pairs, from the beginning of a piece of {PIECE} on; "
+                f"got first={first}, count={count}."
+            )
+        # A stream mode writes as much as it reads: pieces do not touch each other's words.
         jobs = [
-            pool.submit(self._stream, out, step, first, start, min(start + share, count)) for start in starts
+            pool.submit(self._stream, out, step, (first + start) // PIECE, start, min(start + PIECE, count))
+            for start in range(0, count, PIECE)
         ]
         for job in jobs:
             job.result()
 
-    def _stream(self, out: UInt64s, step: int, first: int, start: int, stop: int) -> None:
-        number = _block_number(_WORDS, step, (first + start) // 2)
-        encryptor = Cipher(algorithms.AES256(self._key.to_bytes()), modes.CTR(number)).encryptor()
+    def _stream(self, out: UInt64s, step: int, piece: int, start: int, stop: int) -> None:
+        nonce = _prefix(_WORDS, step) + piece.to_bytes(6, "big")
+        encryptor = Cipher(algorithms.AES256(self._key.to_bytes()), modes.GCM(nonce)).encryptor()
         target = out.view(np.uint8).data[start * _WORD_BYTES :]
         size = (stop - start) * _WORD_BYTES
-        for begin in range(0, size, _PIECE_BYTES):
-            length = min(_PIECE_BYTES, size - begin)
+        for begin in range(0, size, len(_ZEROS)):
+            length = min(len(_ZEROS), size - begin)
             encryptor.update_into(_ZEROS.data[:length], target[begin : begin + length + _BLOCK_BYTES - 1])
 
     def refinement(self, *, step: int, coordinate: int) -> int:
         """128 more bits for one coordinate, as a whole number."""
         encryptor = Cipher(algorithms.AES256(self._key.to_bytes()), modes.ECB()).encryptor()
-        return int.from_bytes(encryptor.update(_block_number(_REFINEMENT, step, coordinate)), "little")
+        block = encryptor.update(_prefix(_REFINEMENT, step) + coordinate.to_bytes(10, "big"))
+        return int.from_bytes(block, "little")
 
     def __reduce__(self) -> NoReturn:
         raise InvalidKey(
@@ -88,5 +96,5 @@ def num_threads() -> int:
     return max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2))
 
 
-def _block_number(purpose: int, step: int, counter: int) -> bytes:
-    return bytes((purpose,)) + step.to_bytes(7, "big") + counter.to_bytes(8, "big")
+def _prefix(purpose: int, step: int) -> bytes:
+    return bytes((purpose,)) + step.to_bytes(5, "big")
