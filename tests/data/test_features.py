@@ -244,3 +244,20 @@ def test_an_encoded_source_is_the_slice_of_its_rows(tmp_path):
     for start, stop in [(0, 1), (3, 77), (499, 500), (5, 5)]:
         part = pa.Table.from_batches(list(source.read(start, stop)), source.schema)
         assert part.equals(whole.slice(start, stop - start))
+
+
+def test_a_range_places_numbers_between_its_ends_and_what_is_missing_in_the_middle() -> None:
+    schema = pa.schema([("label", pa.int8()), ("x", pa.float64()), ("y", pa.int64())])
+    nan, inf = float("nan"), float("inf")
+    columns = [[0] * 7, [-10.0, 0.0, 5.0, 10.0, 99.0, None, nan], [-1, 0, 5, 10, 11, None, 2]]
+    batch = pa.record_batch(columns, schema=schema)
+    features = Features(label="label", numeric=("x", "y"), ranges={"x": (0, 10), "y": (0, 10)})
+    found = np.array(features.encode(batch).column("i").to_pylist())
+    assert found[:, 0].tolist() == [-1, -1, 0, 1, 1, 0, 0]
+    assert found[:, 1].tolist() == [-1, -1, 0, 1, 1, 0, np.float32(-0.6)]
+    assert Features.from_dict(features.as_dict()) == features
+    with pytest.raises(InvalidArgument, match="for 'z'"):
+        Features(label="label", numeric=("x",), ranges={"z": (0, 1)})
+    for ends in [(1, 0), (0, inf), (0, 0), (nan, 1)]:
+        with pytest.raises(InvalidArgument, match="the lower first"):
+            Features(label="label", numeric=("x",), ranges={"x": ends})

@@ -47,6 +47,7 @@ class Encoder:
     positive: _Value | None
     numeric: tuple[str, ...]
     log: bool
+    ranges: Mapping[str, tuple[float, float]]
     categorical: tuple[str, ...]
     buckets: tuple[int, ...]
     vocabularies: Mapping[str, tuple[_Value, ...]]
@@ -99,7 +100,7 @@ class Encoder:
             rows = slice(start, start + part.num_rows)
             label[rows] = self._labels(_column(part, self.label), first_row + start)
             for j, name in enumerate(self.numeric):
-                numbers[rows, j] = _numbers(_column(part, name), log=self.log)
+                numbers[rows, j] = _numbers(_column(part, name), log=self.log, within=self.ranges.get(name))
             for j, name in enumerate(self.categorical):
                 places[rows, j] = self._buckets(_column(part, name), j)
         arrays = [pa.array(label)]
@@ -142,15 +143,21 @@ class Encoder:
         return found
 
 
-def _numbers(array: pa.Array, *, log: bool) -> npt.NDArray[np.float32]:
+def _numbers(array: pa.Array, *, log: bool, within: tuple[float, float] | None) -> npt.NDArray[np.float32]:
     kind = array.type
     if pat.is_decimal(kind) or pat.is_float16(kind):
         array = array.cast(pa.float64())
     elif pat.is_boolean(kind):
         array = array.cast(pa.uint8())
     values = np.asarray(pc.fill_null(array, 0) if array.null_count else array)
+    known = np.asarray(array.is_valid())
     if values.dtype.kind == "f":
-        values = np.where(np.isfinite(values), values, values.dtype.type(0))
+        known = known & np.isfinite(values)
+        values = np.where(known, values, values.dtype.type(0))
+    if within is not None:
+        low, high = within
+        placed = np.clip((values.astype(np.float64) - low) / (high - low) * 2 - 1, -1, 1)
+        return np.where(known, placed, 0).astype(np.float32)
     if log:
         return signed_log(values)
     with np.errstate(over="ignore"):

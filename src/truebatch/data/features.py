@@ -1,6 +1,7 @@
 """From the columns of a source to what a model takes: a label, numbers, and buckets."""
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,8 +33,9 @@ class Features:
     Encoded rows have the columns `label`, int8; `i`, float32 for each numeric column; and `c`, int32 for each
     categorical column; `i` or `c` is left out when there are none. Nothing is null.
 
-    - A number x becomes sign(x) log(1 + |x|), or stays x when `numbers` is "plain". Nulls, NaN and
-      infinities become 0.
+    - A number x becomes sign(x) log(1 + |x|), or stays x when `numbers` is "plain". A column with a range
+      (low, high) in `ranges`, which must be public, becomes where x is in it, from -1 to 1; beyond, the
+      nearer end. Nulls, NaN and infinities become 0.
     - A category becomes a bucket: 0 for a null, else 1 + hash of the value and the column's place
       (`data.hashing`). `buckets` is one count for all columns, or one for each.
     - With a vocabulary, which must be public, it becomes 2 + the value's place there, and 1 for a value that
@@ -51,6 +53,7 @@ class Features:
     buckets: int | tuple[int, ...] = BUCKETS
     positive: Value | None = None
     numbers: str = "log"
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     vocabularies: Mapping[str, tuple[Value, ...]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +66,8 @@ class Features:
         set_(self, "vocabularies", {name: tuple(values) for name, values in self.vocabularies.items()})
         _require_columns(self.label, self.numeric, self.categorical)
         _require_vocabularies(self.vocabularies, self.categorical)
+        set_(self, "ranges", {name: tuple(ends) for name, ends in self.ranges.items()})
+        _require_ranges(self.ranges, self.numeric)
         if self.numbers not in ("log", "plain"):
             raise InvalidArgument(f"numbers must be 'log' or 'plain'; got {self.numbers!r}.")
         given = (self.buckets,) * len(self.categorical) if isinstance(self.buckets, int) else self.buckets
@@ -134,6 +139,7 @@ class Features:
             "positive": self.positive,
             "numeric": list(self.numeric),
             "numbers": self.numbers,
+            "ranges": {name: list(ends) for name, ends in self.ranges.items()},
             "categorical": list(self.categorical),
             "buckets": list(self.num_buckets),
             "vocabularies": {name: list(values) for name, values in self.vocabularies.items()},
@@ -157,6 +163,7 @@ class Features:
             positive=self.positive,
             numeric=self.numeric,
             log=self.numbers == "log",
+            ranges=self.ranges,
             categorical=self.categorical,
             buckets=self.num_buckets,
             vocabularies=self.vocabularies,
@@ -187,6 +194,16 @@ def _require_vocabularies(vocabularies: Mapping[str, tuple[Value, ...]], categor
         if not values or len(set(values)) < len(values) or not all(isinstance(v, str | int) for v in values):
             raise InvalidArgument(
                 f"a vocabulary must be one or more distinct texts or whole numbers; got another for {name!r}."
+            )
+
+
+def _require_ranges(ranges: Mapping[str, tuple[float, ...]], numeric: Sequence[str]) -> None:
+    for name, ends in ranges.items():
+        if name not in numeric:
+            raise InvalidArgument(f"a range must be for a numeric column; got one for {name!r}.")
+        if len(ends) != 2 or not -math.inf < ends[0] < ends[1] < math.inf:
+            raise InvalidArgument(
+                f"a range must be two finite numbers, the lower first; got {ends} for {name!r}."
             )
 
 
