@@ -103,6 +103,11 @@ def test_a_missing_label_is_refused_by_its_row():
         features.encode(batch(y=[1, 0, None], x=[1, 2, 3]), first_row=10)
 
 
+def test_rows_without_a_column_are_refused():
+    with pytest.raises(InvalidData, match="without 'x'"):
+        Features(label="y", numeric=("x",)).encode(batch(y=[1, 0]))
+
+
 TEXT = st.none() | st.text(max_size=12)
 NUMBER = st.none() | st.floats() | st.integers(-(10**6), 10**6).map(float)
 

@@ -176,7 +176,12 @@ def _values(name: str, values: tuple[_Value, ...], kind: pa.DataType) -> pa.Arra
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    array = batch.column(name)
+    try:
+        array = batch.column(name)
+    except KeyError:
+        raise InvalidData(
+            f"rows must have every column of their features; got some without {name!r}."
+        ) from None
     return array.dictionary_decode() if pat.is_dictionary(array.type) else array
 
 
