@@ -23,13 +23,14 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev]'
 	@touch $@
 
-demo: $(READY) ## what every sampler needs in the paper's setting, and the paper's sigma curves
+demo: $(READY) ## train on real data with a guarantee; the noise every sampler needs; the paper's sigma curves
 	$(BIN)/truebatch calibrate --examples 36672493 --batch-size 65536 --epochs 1 --epsilon 5 --delta 2.7e-8
 	$(BIN)/truebatch figure all --out out/figures
+	$(BIN)/truebatch demo --out out/demo
 
 test: $(READY) $(FLINK) ## the whole default suite: format, lint, types, imports, tests, doctests, docs
 	$(MAKE) check
-	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --quiet --numprocesses 2
 
 test-slow: $(READY) $(SPARK) ## the tests that take minutes
 	$(BIN)/python -m pytest --quiet --numprocesses 2 -m slow

@@ -47,10 +47,7 @@ LOOPBACK = {
     "spark.ui.enabled": "false",
 }
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-    pytest.mark.xdist_group("spark"),  # one cluster for all of them
-]
+pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
 
 @dataclass(frozen=True)
