@@ -1,6 +1,7 @@
 """What `truebatch train` and `truebatch verify` do, from their options on."""
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ from truebatch.cli.keys import key_for, key_path
 from truebatch.cli.progress import shown_progress, status
 from truebatch.cli.sources import source_of
 from truebatch.cli.train import CONFIG
-from truebatch.data import Features, Source
+from truebatch.data import Features, Source, open_source
 from truebatch.errors import InvalidArgument
+from truebatch.experiments.demo import DEMO
+from truebatch.experiments.flights import flights_features, write_flights
+from truebatch.keys import Key
 from truebatch.records import RECORD, RunConfig, RunPlan, Split, Watch, read_toml, write_report
 from truebatch.records import run as carry_out
 from truebatch.records import verify as check_run
@@ -46,18 +50,42 @@ def train(arguments: argparse.Namespace) -> int:
         return 0
     out = Path(arguments.out)
     key = key_for(arguments, out, finished=out / RECORD)
+    _run(plan, out, key, memory=arguments.memory, as_json=arguments.json)
+    if not arguments.json:
+        data = " ".join(arguments.source)
+        print(f"check it: truebatch verify {out} --key {key_path(arguments, out)} --data {data}")
+    return 0
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    """The same, on the flights."""
+    out = Path(arguments.out)
+    with status("laying out the flights"):
+        data = write_flights(out / "flights.parquet")
+    config = dataclasses.replace(DEMO, epsilon=arguments.epsilon)
+    with status("calibrating"):
+        plan = RunPlan.of(open_source(data), flights_features(), config, Split())
+    _announce(plan)
+    where = out / "run"
+    key = key_for(argparse.Namespace(key=None, public_test_seed=None), where, finished=where / RECORD)
+    _run(plan, where, key, memory=2**30, as_json=arguments.json)
+    if not arguments.json:
+        print(f"check it: truebatch verify {where} --data {data} --full")
+    return 0
+
+
+def _run(plan: RunPlan, out: Path, key: Key, *, memory: int, as_json: bool) -> None:
+    """Carry out the plan and print what came out."""
     with shown_progress() as moved, _shown_steps() as stepped:
-        record = carry_out(plan, out, key, memory=arguments.memory, watch=Watch(rows=moved, steps=stepped))
+        record = carry_out(plan, out, key, memory=memory, watch=Watch(rows=moved, steps=stepped))
     report = write_report(record, out)
-    if arguments.json:
+    if as_json:
         print(json.dumps(record.public(), indent=2))
-        return 0
+        return
     print(record.fields["training"]["claim"])
     for name, value in record.fields["metrics"].items():
         print(f"{name.replace('_', ' ')}: {value:.4f}")
     print(f"report: {report}")
-    print(f"check it: truebatch verify {out} --key {key_path(arguments, out)}")
-    return 0
 
 
 def verify(arguments: argparse.Namespace) -> int:

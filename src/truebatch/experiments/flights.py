@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from truebatch.data import Features
 from truebatch.errors import InvalidArgument
 
 NUM_FLIGHTS = 327_346
@@ -149,3 +150,37 @@ def _digits(name: str, column: pa.Array) -> pa.Array:
     coded = column.dictionary_encode()
     words = [f"{zlib.crc32(f'{name}={value}'.encode()):08x}" for value in coded.dictionary.to_pylist()]
     return pa.array(words, type=pa.string()).take(coded.indices)
+
+
+# Where the integers can be expected to lie, from what is known of aircraft, clocks and weather: no row was
+# looked at for them. I11, rain, has none: its logarithm says more.
+RANGES = {
+    "I1": (0.0, 3000.0),
+    "I2": (0.0, 1440.0),
+    "I3": (0.0, 480.0),
+    "I4": (0.0, 450.0),
+    "I5": (0.0, 50.0),
+    "I6": (0.0, 100.0),
+    "I7": (-10.0, 80.0),
+    "I8": (0.0, 100.0),
+    "I9": (0.0, 360.0),
+    "I10": (0.0, 40.0),
+    "I12": (990.0, 1040.0),
+    "I13": (0.0, 10.0),
+}
+# Columns with a value for every flight number, plane or pair of them get few buckets, the others many: what
+# is seen a handful of times cannot be learned through noise.
+_FEW, _MANY = 64, 512
+_FINE = ("C2", "C3", "C22", "C23", "C24", "C25", "C26")
+
+
+def flights_features() -> Features:
+    """How the flights are encoded, by public knowledge alone."""
+    categorical = tuple(f"C{i}" for i in range(1, 27))
+    return Features(
+        label="label",
+        numeric=tuple(f"I{i}" for i in range(1, 14)),
+        categorical=categorical,
+        buckets=tuple(_FEW if name in _FINE else _MANY for name in categorical),
+        ranges=RANGES,
+    )
