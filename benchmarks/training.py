@@ -3,12 +3,12 @@
     python benchmarks/training.py                    # 1,024, 8,192 and 65,536: some minutes
     python benchmarks/training.py --sizes 1024 --rounds 5
     python benchmarks/training.py --epoch            # a stretch of 2 million rows, extrapolated to an epoch
-    python benchmarks/training.py --memory 65536     # peak memory of private training alone
 
-A side is one full step: gradient, clipping, noise on all parameters, Adam. Sides take turns, round after
-round, so that other work on the machine disturbs all of them alike; a line shows the median and the best of
-the rounds, and ratios are of medians, to JAX + Optax without privacy. The first steps of each side, which
-compile, are not counted. Huge pages are asked for by starting the process again with GLIBC_TUNABLES set.
+A side is one full step: gradient, clipping, noise on all parameters, Adam. Each side lives in a process of
+its own and sides take turns, round after round, so that other work on the machine disturbs all of them alike;
+a line shows the median and the best of the rounds, and peak memory. Ratios are of medians, to JAX + Optax
+without privacy as one starts it. The first steps of each side, which compile, are not counted. Sides with huge
+pages are started with GLIBC_TUNABLES=glibc.malloc.hugetlb=1.
 
 Peers are timed when they are installed. Those with a star make every gradient: they are timed on 8 rows, and
 the time of a step is worked out from that.
@@ -23,6 +23,7 @@ import os
 import platform
 import resource
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -61,8 +62,11 @@ SIGMA, CLIP_NORM, RATE = 0.55, 1.0, 1e-3
 
 SLOW_UP_TO = 1024
 
-# A step; returns when its result is there.
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
+
+# A step; returns when its result is there. What makes one, for a batch size and rows.
 Step = Callable[[], None]
+Make = Callable[[int, dict[str, Any]], Step]
 
 
 def rows(count: int, seed: int = 0) -> dict[str, Any]:
@@ -125,47 +129,78 @@ def jax_and_optax(b: int) -> Step:
     return step
 
 
-def sides(b: int) -> dict[str, Callable[[], Step]]:
+BASE = "JAX + Optax, no privacy"
+HUGE = ", huge pages"
+OURS, OURS_PLAIN = f"truebatch, private{HUGE}", f"truebatch, no privacy{HUGE}"
+
+
+def sides() -> dict[str, Make]:
+    """Full steps, by name; a name says whether the process has huge pages."""
     return {
-        "JAX + Optax, no privacy": lambda: jax_and_optax(b),
-        "truebatch, private": lambda: ours(b, private=True),
-        "truebatch, no privacy": lambda: ours(b, private=False),
-        **{name: lambda make=make: make(b, rows(b)) for name, make in training_peers.available().items()},
+        BASE: lambda b, _: jax_and_optax(b),
+        f"{BASE}{HUGE}": lambda b, _: jax_and_optax(b),
+        OURS_PLAIN: lambda b, _: ours(b, private=False),
+        OURS: lambda b, _: ours(b, private=True),
+        **training_peers.available(),
     }
 
 
-def compare(b: int, rounds: int) -> None:
-    steps = {name: make() for name, make in sides(b).items()}
-    for step in steps.values():
-        step()
-        step()
-    taken: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            taken[name].append(seconds_of(step))
-    steps.clear()
-    base = statistics.median(taken["JAX + Optax, no privacy"])
-    for name, seconds in taken.items():
-        show(b, name, seconds, base)
-    for name, make in training_peers.slow().items() if b <= SLOW_UP_TO else ():
-        step = make(b, rows(b))
-        step()
-        share = training_peers.FEW_ROWS / b
-        show(b, f"{name} *", [seconds_of(step) / share for _ in range(3)], base)
-        del step
+class Worker:
+    """A side in a process of its own: takes a step and says how long it took, whenever it is asked."""
+
+    def __init__(self, name: str, b: int) -> None:
+        tunables = {"GLIBC_TUNABLES": HUGE_PAGES} if HUGE in name else {}
+        command = [sys.executable, "-W", "ignore", __file__, "--side", name, "--sizes", str(b)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, env=os.environ | tunables
+        )
+        self.ask()
+
+    def ask(self) -> float:
+        """One step, in seconds."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())
+
+    def stop(self) -> float:
+        """Ends the process, and gives its peak memory in GiB."""
+        said, _ = self._process.communicate()
+        return float(said)
 
 
-def seconds_of(step: Step) -> float:
-    start = time.perf_counter()
+def work(name: str, b: int) -> None:
+    """What a worker does."""
+    make = {**sides(), **training_peers.slow()}[name]
+    step = make(b, rows(b))
     step()
-    return time.perf_counter() - start
+    step()
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        step()
+        print(time.perf_counter() - start, flush=True)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 
 
-def show(b: int, name: str, seconds: list[float], base: float) -> None:
+def compare(b: int, rounds: int) -> None:
+    workers = {name: Worker(name, b) for name in sides()}
+    taken = [{name: worker.ask() for name, worker in workers.items()} for _ in range(rounds)]
+    base = statistics.median(each[BASE] for each in taken)
+    for name, worker in workers.items():
+        show(b, name, [each[name] for each in taken], base, worker.stop())
+    for name in training_peers.slow() if b <= SLOW_UP_TO else ():
+        worker = Worker(name, b)
+        share = training_peers.FEW_ROWS / b
+        seconds = [worker.ask() / share for _ in range(3)]
+        show(b, f"{name} *", seconds, base, worker.stop())
+
+
+def show(b: int, name: str, seconds: list[float], base: float, memory: float) -> None:
     middle = statistics.median(seconds)
     print(
-        f"{b:>7,}  {name:<32} {1e3 * middle:>9,.0f} ms (best {1e3 * min(seconds):>9,.0f})"
-        f"  {b / middle:>8,.0f} rows/s  {base / middle:>6.3f} x",
+        f"{b:>7,}  {name:<38} {1e3 * middle:>9,.0f} ms (best {1e3 * min(seconds):>9,.0f})"
+        f"  {b / middle:>7,.0f} rows/s  {base / middle:>6.3f} x  {memory:5.2f} GiB",
         flush=True,
     )
 
@@ -204,16 +239,9 @@ def epoch(b: int, rows_wanted: int) -> None:
     )
     seconds = marks[-1] - marks[0]  # The first step compiles.
     per_row = seconds / ((T - 1) * b)
-    print(f"{(T - 1) * b:,} rows in {seconds:.0f} s: {1 / per_row:,.0f} rows/s")
-    print(f"an epoch of {NUM_EXAMPLES:,} rows, extrapolated: {per_row * NUM_EXAMPLES / 60:.0f} minutes")
-
-
-def memory(b: int) -> None:
-    step = ours(b, private=True)
-    for _ in range(4):
-        step()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{b:,}: peak memory {peak:.2f} GiB")
+    print(f"{(T - 1) * b:,} rows in {seconds:.0f} s: {1 / per_row:,.0f} rows/s, {peak:.2f} GiB")
+    print(f"an epoch of {NUM_EXAMPLES:,} rows, extrapolated: {per_row * NUM_EXAMPLES / 60:.0f} minutes")
 
 
 def main() -> None:
@@ -222,20 +250,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--epoch", action="store_true")
     parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--memory", type=int, choices=sorted(CAPS))
+    parser.add_argument("--side", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    tunables = "glibc.malloc.hugetlb=1"
-    if platform.system() == "Linux" and tunables not in os.environ.get("GLIBC_TUNABLES", ""):
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GLIBC_TUNABLES": tunables})
+    if given.side:
+        work(given.side, given.sizes[0])
+        return
     print(f"{datetime.date.today()}  {platform.processor() or platform.machine()}, {os.cpu_count()} cores")
     print(f"python {platform.python_version()}, jax {jax.__version__}, optax {optax.__version__}")
-    if given.memory:
-        memory(given.memory)
-    elif given.epoch:
+    if given.epoch:
         epoch(given.sizes[-1], given.rows)
-    else:
-        for b in given.sizes:
-            compare(b, given.rounds)
+        return
+    for b in given.sizes:
+        compare(b, given.rounds)
 
 
 if __name__ == "__main__":
