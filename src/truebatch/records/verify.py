@@ -28,6 +28,8 @@ PASSED, FAILED, LEFT_OUT = "passed", "FAILED", "not checked"
 # Steps whose batches are drawn anew when not all are asked for.
 _SAMPLED_STEPS = 16
 _SAMPLED_ROWS = 4096
+# Rows of the source that are compared at a time.
+_COMPARED_ROWS = 2**16
 # What a claimed number may differ by from the one computed now: what the accountant's own tolerances allow.
 _TOLERANCE = 1e-6
 
@@ -71,7 +73,7 @@ def verify(directory: Path, key: Key, *, data: Source | None = None, full: bool 
             lambda: _batches(record, directory, drawn, steps, full=full),
         )
         yield "the model is the run's", lambda: _checkpoint(record, directory)
-        yield "the data are the run's", lambda: _data(record, directory, data, drawn)
+        yield "the data are the run's", lambda: _data(record, directory, data, drawn, full=full)
 
     return [_checked(name, check) for name, check in checks()]
 
@@ -235,7 +237,7 @@ def _checkpoint(record: Fields, directory: Path) -> str:
     return f"{path.name} has the digest of the record"
 
 
-def _data(record: Fields, directory: Path, data: Source | None, drawn: Schedule) -> str:
+def _data(record: Fields, directory: Path, data: Source | None, drawn: Schedule, *, full: bool) -> str:
     if data is None:
         raise _LeftOut("give --data to compare with the source")
     for name in ("train", "valid", "test"):
@@ -246,22 +248,35 @@ def _data(record: Fields, directory: Path, data: Source | None, drawn: Schedule)
         if found != said:
             raise _Broken(f"the {name} rows differ in {difference(said, found)}")
     rows = EncodedSource(RowRange(data, 0, drawn.spec.num_examples), Features.from_dict(record["features"]))
-    first = secrets.SystemRandom().randrange(max(1, rows.num_rows - _SAMPLED_ROWS))
-    last = min(first + _SAMPLED_ROWS, rows.num_rows)
-    expected = pa.Table.from_batches(rows.read(first, last), rows.schema)
+    n = rows.num_rows
+    if full:
+        starts = range(0, n, _COMPARED_ROWS)
+    else:
+        starts = range(secrets.SystemRandom().randrange(max(1, n - _COMPARED_ROWS)), n, n)
+    for first in starts:
+        last = min(first + _COMPARED_ROWS, n)
+        if not _same_rows(record, directory, rows, range(first, last), drawn, full=full):
+            raise _Broken(f"rows {first} to {last - 1} are others than those the run was trained on")
+    which = "all rows" if full else f"rows {starts[0]} to {min(starts[0] + _COMPARED_ROWS, n) - 1}"
+    return f"the source is the one of the record; {which} were compared value by value"
+
+
+def _same_rows(
+    record: Fields, directory: Path, rows: Source, these: range, drawn: Schedule, *, full: bool
+) -> bool:
+    """Whether some rows of the source are those that were prepared, or that stand in the written batches."""
+    expected = pa.Table.from_batches(rows.read(these.start, these.stop), rows.schema)
     if record["batches"]["plan"] == "gather":
         stored = MappedSource.open(directory / ROWS / "train.rows")
-        same = pa.Table.from_batches(stored.read(first, last), stored.schema).equals(expected)
-    else:
-        same = _placed_as(expected, first, open_batches(directory / BATCHES), drawn)
-    if not same:
-        raise _Broken(f"rows {first} to {last - 1} are others than those the run was trained on")
-    return f"the source is the one of the record; rows {first} to {last - 1} were compared value by value"
+        return bool(
+            pa.Table.from_batches(stored.read(these.start, these.stop), stored.schema).equals(expected)
+        )
+    steps = _steps(drawn.spec, full=full)
+    return _placed_as(expected, these.start, open_batches(directory / BATCHES), drawn, steps)
 
 
-def _placed_as(rows: pa.Table, first: int, batches: FileBatches, drawn: Schedule) -> bool:
+def _placed_as(rows: pa.Table, first: int, batches: FileBatches, drawn: Schedule, steps: list[int]) -> bool:
     """Whether these rows stand in the written batches wherever the schedule places them."""
-    steps = _steps(drawn.spec, full=False)
     placed = drawn.placements(first, first + len(rows), steps=steps)
     for step in steps:
         (batch,) = batches.read(step, step + 1)
