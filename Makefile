@@ -1,4 +1,5 @@
-# `make` lists the commands. Every one sets up what it needs in .venv on a bare machine with Python 3.11.
+# `make` lists the commands. Every one sets up what it needs in .venv on a bare machine with Python 3.11;
+# the tests start Flink and Spark, and need Java 17 and Maven beside it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -68,6 +68,10 @@ class NoSpace(TruebatchError):
     """There is not enough room on the disk."""
 
 
+class EngineFailed(TruebatchError):
+    """A cluster gave up on the work of an engine; what it said of that is the cause of this error."""
+
+
 class PrivacyMismatch(TruebatchError):
     """The noise was calibrated for another sampler than the one that drew the batches."""
 

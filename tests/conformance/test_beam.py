@@ -29,7 +29,7 @@ from truebatch.batching import Job, engine, part_name, shipped
 from truebatch.batching.beam import BeamEngine, MakeBatches
 from truebatch.batching.engine import Task
 from truebatch.data import TableSource
-from truebatch.errors import IncompletePart, InvalidArgument, InvalidData, OutputRefused
+from truebatch.errors import EngineFailed, IncompletePart, InvalidArgument, InvalidData, OutputRefused
 
 PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=3")
@@ -369,6 +369,31 @@ def test_parts_that_workers_put_elsewhere_are_missed(tmp_path) -> None:
     place = shipped.place_for(task)
     with pytest.raises(OutputRefused, match="file system that all machines share"):
         list(shipped.arrivals(task, place, lambda: None, lambda: None))
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "Job 7 failed: Traceback\n  File x\ntruebatch.errors.SourceChanged: rows are gone\nHint: y",
+            "rows are gone",
+        ),
+        ("\nJob 7 was lost.\n  at some.Class", "it failed: Job 7 was lost."),
+        ("", "did not say why"),
+    ],
+)
+def test_a_cluster_that_gives_up_is_quoted_in_one_line(said, reason, tmp_path) -> None:
+    table = named()
+    task = Task(job=job_of(table), source=TableSource(table), key=KEY, directory=tmp_path, parts=[0])
+
+    def finish() -> None:
+        raise RuntimeError(said)
+
+    with pytest.raises(EngineFailed) as caught:
+        list(shipped.arrivals(task, shipped.place_for(task), finish, lambda: None))
+    assert reason in caught.value.message
+    assert "\n" not in caught.value.message
+    assert str(caught.value.__cause__) == said
 
 
 def test_whoever_stops_listening_cancels_the_work(tmp_path) -> None:

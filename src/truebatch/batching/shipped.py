@@ -15,7 +15,7 @@ import pyarrow as pa
 from truebatch.batching.assemble import Job, assemble, block_from_bytes, block_to_bytes, split
 from truebatch.batching.engine import PartFile, Progress, Task, write_part_file
 from truebatch.batching.reading import ranges
-from truebatch.errors import IncompletePart, InvalidData, OutputRefused
+from truebatch.errors import EngineFailed, IncompletePart, InvalidData, OutputRefused, TruebatchError
 from truebatch.keys import Key
 from truebatch.sampling import Schedule
 from truebatch.sampling import schedule as make_schedule
@@ -156,7 +156,8 @@ def arrivals(
 ) -> Iterator[PartFile]:
     """The parts of a task as workers finish them, while `finish` waits for the end of all work.
 
-    What `finish` raises is raised. `cancel` is called when nobody wants the parts any more.
+    What `finish` raises is raised, as an EngineFailed unless it is an error of ours. `cancel` is called when
+    nobody wants the parts any more.
     """
     waiting = list(task.parts)
     for _ in _beats(finish, cancel):
@@ -195,5 +196,18 @@ def _beats(finish: Callable[[], object], cancel: Callable[[], object]) -> Iterat
     finally:
         if waiting.is_alive():
             cancel()
-    if failed:
+    if not failed:
+        return
+    if isinstance(failed[0], TruebatchError) or not isinstance(failed[0], Exception):
         raise failed[0]
+    raise EngineFailed(
+        f"the cluster's work must come to its end; it failed: {_reason(str(failed[0]))}",
+        hint="the cluster's own log says more. The same call makes the parts that are missing.",
+    ) from failed[0]
+
+
+def _reason(said: str) -> str:
+    """The line that says why, of all that a cluster says: an error of ours, or else the first line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()] or ["it did not say why"]
+    ours = [line for line in lines if line.startswith("truebatch.errors.")]
+    return (ours or lines)[0]
