@@ -23,7 +23,7 @@ PyTree = Any
 
 # Coordinates are worked through in chunks of this many, 32 MiB of words and 16 MiB of numbers. Smaller ones
 # would be as fast, but each chunk in which leaves meet is a program of its own to compile.
-_CHUNK = 2**22
+_CHUNK = 2**22  # whole pieces of words
 # Beyond this many grid steps, float64 would no longer add whole numbers exactly.
 _MAX_STEPS = 2.0**52
 
