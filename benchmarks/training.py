@@ -7,8 +7,8 @@
 A side is one full step: gradient, clipping, noise on all parameters, Adam. Each side lives in a process of
 its own and sides take turns, round after round, so that other work on the machine disturbs all of them alike;
 a line shows the median and the best of the rounds, and peak memory. Ratios are of medians, to JAX + Optax
-without privacy as one starts it. The first steps of each side, which compile, are not counted. Sides with huge
-pages are started with GLIBC_TUNABLES=glibc.malloc.hugetlb=1.
+without privacy as one starts it. The first steps of each side, which compile, are not counted. Sides with
+huge pages are started with GLIBC_TUNABLES=glibc.malloc.hugetlb=1.
 
 Peers are timed when they are installed. Those with a star make every gradient: they are timed on 8 rows, and
 the time of a step is worked out from that.

@@ -88,7 +88,12 @@ class Claim:
 def run_meta(claim: Claim, key: Key) -> dict[str, Any]:
     """What must be the same when a run goes on: batches, noise and, by a check of 64 bits, the key."""
     fingerprint = schedule(claim.drawn_by, key).fingerprint()
-    said = claim.as_dict()
-    kept = ("spec", "private", "accounted_as", "clip_norm", "sigma")
-    checks = {"fingerprint": fingerprint, "key_check": key_check(key, fingerprint)}
-    return checks | {name: said[name] for name in kept}
+    return {
+        "fingerprint": fingerprint,
+        "key_check": key_check(key, fingerprint),
+        "spec": as_dict(claim.drawn_by),
+        "private": claim.is_private,
+        "accounted_as": claim.accounted_as,
+        "clip_norm": claim.privacy.clip_norm,
+        "sigma": claim.sigma,
+    }
