@@ -20,7 +20,7 @@ import pytest
 from beam_job import KEY
 from failing import FailsOnce, kill_executor
 from pyspark.errors import PythonException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from reference import part_paths
 from test_engines import N, criteo_like, expected_parts, made_parts, specs
 
@@ -215,14 +215,20 @@ def test_another_master_than_that_of_the_session_is_refused(session, tmp_path) -
     assert session.sparkContext.master.startswith("spark://")
 
 
-@pytest.mark.parametrize("order", ["in order", "in any order"])
+def numbered(session: SparkSession, table: pa.Table, ids) -> DataFrame:
+    return session.createDataFrame(table.append_column("row", pa.array(ids, pa.int64())))
+
+
+@pytest.mark.parametrize("order", ["in order", "runs in any order", "sorted again"])
 def test_a_frame_becomes_a_frame_of_batches(session, order) -> None:
     table = beam_job.named(600)
     spec = beam_job.job_of(table).spec
     ids = np.arange(600)
-    frame = session.createDataFrame(table.append_column("row", pa.array(ids))).coalesce(1)
-    if order == "in any order":
-        frame = frame.repartition(3, "x")
+    if order == "runs in any order":
+        ids = np.random.default_rng(0).permutation(ids.reshape(20, 30)).reshape(-1)
+    frame = numbered(session, table.take(pa.array(ids)), ids)
+    if order == "sorted again":
+        frame = frame.repartition(3, "x").repartitionByRange(2, "row").sortWithinPartitions("row")
     made = batches_of(frame, spec, KEY, part_bytes=2**14)
     assert made.columns == ["step", "slot", "x", "name", "weight"]
     found = made.toArrow().sort_by([("step", "ascending"), ("slot", "ascending")])
@@ -236,6 +242,13 @@ def test_a_frame_becomes_a_frame_of_batches(session, order) -> None:
         assert real.to_pylist() == table.take(pa.array(members)).to_pylist()
         assert set(batch.slice(len(members))["x"].to_pylist()) <= {0.0}
         assert set(batch.slice(len(members))["name"].to_pylist()) <= {""}
+
+
+def test_scattered_row_numbers_are_refused_with_a_way_out(session) -> None:
+    table = beam_job.named(600)
+    scattered = numbered(session, table, range(600)).repartition(3, "x")
+    with pytest.raises(PythonException, match="sortWithinPartitions"):
+        batches_of(scattered, beam_job.job_of(table).spec, KEY).collect()
 
 
 @pytest.mark.parametrize(
@@ -257,7 +270,7 @@ def test_wrong_row_numbers_make_the_job_fail(session, fault, error) -> None:
     else:
         ids[300] = None if fault == "a row has no number" else 600
     spec = TruncatedPoisson(num_examples=600, batch_size=300, num_steps=12, max_batch_size=600)
-    frame = session.createDataFrame(table.append_column("row", pa.array(ids, pa.int64())))
+    frame = numbered(session, table, ids)
     with pytest.raises(PythonException, match=error):
         batches_of(frame, spec, KEY).collect()
 
@@ -274,7 +287,7 @@ def test_a_frame_without_row_numbers_or_with_a_column_of_ours_is_refused(session
 
 def test_the_key_is_in_no_plan(session, capfd) -> None:
     key, table = Key.from_bytes(bytes(range(100, 132))), beam_job.named(40)
-    frame = session.createDataFrame(table.append_column("row", pa.array(range(40))))
+    frame = numbered(session, table, range(40))
     batches_of(frame, beam_job.job_of(table).spec, key).explain(extended=True)
     said = capfd.readouterr().out
     assert "MapInArrow" in said

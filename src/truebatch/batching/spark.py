@@ -44,6 +44,8 @@ _BLOCKS = pa.schema([pa.field("part", pa.int64()), pa.field("block", pa.binary()
 _BLOCKS_IN_SPARK = "part long, block binary"
 # Far more than any cluster works on at once; each costs the driver some memory.
 _MOST_TASKS = 10_000
+# A run of consecutive rows costs milliseconds to draw, however short it is.
+_FEW_RUNS, _LEAST_RUN = 64, 64
 # Rows that a worker gathers before it splits them.
 _PIECE_BYTES = 2**26
 
@@ -94,8 +96,8 @@ def batches_of(
     """The batches of `spec` over the rows of a DataFrame: step, slot, the columns, and the weight.
 
     Column `row_id` numbers the rows from 0 to num_examples-1, and must be stored, not computed on the way, or
-    a task that is run again might number them otherwise. It works in any order, and is fast where numbers
-    follow each other. `part_bytes` is what one worker makes at a time.
+    a task that is run again might number them otherwise. Numbers mostly follow each other within a partition,
+    in whatever order the runs are. `part_bytes` is what one worker makes at a time.
 
     Guarantees:
       - Row (t, j) is row j of batch t: `members(t)` in order, then padding of weight 0; B rows for every t.
@@ -206,6 +208,12 @@ def _runs(job: Job, batch: pa.RecordBatch, row_id: str) -> Iterator[tuple[int, p
         order = np.argsort(ids, kind="stable")
         ids, rows = ids[order], rows.take(pa.array(order))
     edges = np.flatnonzero(np.diff(ids, prepend=-2, append=-2) != 1)
+    if len(edges) > max(_FEW_RUNS, len(ids) // _LEAST_RUN):
+        raise InvalidData(
+            f"row numbers must mostly follow each other where a frame is stored; in column {row_id!r} they "
+            "do not: each would cost as much as thousands that do.",
+            hint=f"pass frame.repartitionByRange({row_id!r}).sortWithinPartitions({row_id!r}).",
+        )
     for low, high in itertools.pairwise(edges.tolist()):
         yield int(ids[low]), rows.slice(low, high - low)
 
