@@ -14,6 +14,7 @@ from truebatch.cli import main
 from truebatch.data import Features, open_source
 from truebatch.errors import DamagedRun, InvalidData, OutputRefused, SourceChanged
 from truebatch.records import Record, RunConfig, RunPlan, Split, run, verify
+from truebatch.records.run import noise_key
 from truebatch.records.verify import FAILED, LEFT_OUT, PASSED
 
 KEY = Key.for_tests(21)
@@ -187,6 +188,18 @@ def test_the_common_mistake_says_so_everywhere(original, tmp_path) -> None:
     assert "NOT GUARANTEED" in record["training"]["claim"]
     found = {check.name: check.detail for check in verify(tmp_path / "run", KEY)}
     assert "NO GUARANTEE" in found["the claim is what the accountant says"]
+
+
+def test_two_runs_with_one_key_share_no_noise_unless_all_that_was_asked_is_the_same(original) -> None:
+    plan = plan_of(original / "rows.parquet")
+    asked = json.loads(json.dumps(plan.as_dict()))
+    other = json.loads(json.dumps(asked))
+    other["data"]["train"]["rows"][1] -= 1
+    faster = {**asked, "config": {**asked["config"], "learning_rate": 0.1}}
+    keys = [noise_key(KEY, fields) for fields in (asked, other, faster)]
+    assert keys[0] == noise_key(KEY, asked)
+    assert keys[0] != keys[1] != keys[2] != keys[0]
+    assert all(key.is_public for key in keys)
 
 
 def test_a_split_without_training_rows_is_refused(tmp_path) -> None:

@@ -21,6 +21,9 @@ from truebatch.data import Features, Source, open_source
 from truebatch.errors import InvalidArgument
 from truebatch.experiments.demo import DEMO
 from truebatch.experiments.flights import flights_features, write_flights
+from truebatch.experiments.study_cells import SWEEPS, Sweep
+from truebatch.experiments.study_figures import write_study
+from truebatch.experiments.study_runs import Study, run_sweep
 from truebatch.keys import Key
 from truebatch.records import RECORD, RunConfig, RunPlan, Split, Watch, read_toml, write_report
 from truebatch.records import run as carry_out
@@ -190,3 +193,56 @@ def _shown_steps() -> Iterator[Any]:
             bars.update(task, completed=now.step, said=said)
 
         yield advance
+
+
+def study(arguments: argparse.Namespace) -> int:
+    """The sweeps that were asked for, on the flights or on a source."""
+    out = Path(arguments.out)
+    if arguments.source:
+        source = source_of(arguments.source, format=arguments.format, on_bad_row=arguments.on_bad_row)
+        features = Features.infer(source.schema, label=arguments.label)
+    else:
+        with status("laying out the flights"):
+            source = open_source(write_flights(out / "flights.parquet"))
+        features = flights_features()
+    runs = Study(source, features, out)
+    names = list(SWEEPS) if arguments.sweep == "all" else [arguments.sweep]
+    for name in names:
+        sweep = _sweep(SWEEPS[name], arguments)
+        with _shown_runs(name) as watch:
+            rows = run_sweep(runs, sweep, watch)
+        for path in write_study(sweep, rows, out):
+            print(path)
+    return 0
+
+
+def _sweep(sweep: Sweep, arguments: argparse.Namespace) -> Sweep:
+    """The sweep with what the options change."""
+    model = arguments.model or ("click" if arguments.source else sweep.model)
+    changes: dict[str, Any] = {"model": model}
+    if arguments.smoke:
+        changes |= {"learning_rates": (0.02,), "num_seeds": 2, "epochs": (1,), "batch_sizes": (8192, 16384)}
+        changes |= {"epsilons": sweep.epsilons[:2]}
+    if arguments.seeds is not None:
+        changes["num_seeds"] = arguments.seeds
+    if arguments.epochs:
+        changes["epochs"] = tuple(arguments.epochs)
+    if arguments.batch_size:
+        changes["batch_sizes"] = tuple(arguments.batch_size)
+    return dataclasses.replace(sweep, **changes)
+
+
+@contextmanager
+def _shown_runs(name: str) -> Iterator[Any]:
+    """A bar of runs; on a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task(name, total=None)
+
+        def watch(done: int, total: int, what: str) -> None:
+            bars.update(task, completed=done, total=total, description=f"{name}: {what}")
+
+        yield watch

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from truebatch.cli import account, batches, calibrate, demo, figure, train, verify
+from truebatch.cli import account, batches, calibrate, demo, figure, study, train, verify
 from truebatch.errors import TruebatchError
 
-_COMMANDS = (calibrate, account, batches, train, verify, demo, figure)
+_COMMANDS = (calibrate, account, batches, train, verify, demo, study, figure)
 
 DESCRIPTION = """\
 DP-SGD whose batches are what the accountant was told.

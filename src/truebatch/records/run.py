@@ -121,7 +121,7 @@ def _carry_out(plan: RunPlan, where: Path, key: Key, asked: Fields, memory: int,
     trained = train(
         plan.model,
         batches,
-        key=key,
+        key=noise_key(key, asked),
         privacy=plan.claim.privacy,
         accounted_as=plan.claim.accounted_as,
         optimizer=optimizer_of(plan),
@@ -151,6 +151,15 @@ def _carry_out(plan: RunPlan, where: Path, key: Key, asked: Fields, memory: int,
     ).sealed(key)
     record.save(where)
     return record
+
+
+def noise_key(key: Key, asked: Fields) -> Key:
+    """The key of a run's noise: another as soon as anything that was asked for differs, the data included.
+
+    Two runs on neighbouring data with one noise would cancel it in their difference.
+    """
+    text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
+    return key.derive(f"noise of the run {hashlib.sha256(text.encode()).hexdigest()}")
 
 
 def last_checkpoint(where: Path) -> Fields:
