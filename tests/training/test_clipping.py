@@ -203,3 +203,28 @@ def test_padding_that_is_multiplied_away_is_told_from_padding_that_is_selected_a
     scratch = jax.tree.map(jnp.zeros_like, bad.params)
     found = run(bad.params, scratch, jax.tree.map(jnp.asarray, bad.examples), jnp.asarray(weights)).gradient
     assert any(np.isnan(leaf).any() for leaf in jax.tree.leaves(found))
+
+
+def product_loss(params: Any, example: Any) -> Any:
+    """Its gradient is the outer product of x and d: activations and deltas can be chosen at will."""
+    return params["dense"](example["x"]) @ example["d"]
+
+
+@roads
+@pytest.mark.parametrize("positions", [1, 3])
+@pytest.mark.parametrize(
+    ("a", "d", "w"), [(1e-20, 1e18, 1), (1e18, 1e-20, 1), (1e-20, 1e-10, 1e32), (1e-30, 1, 1e35)]
+)
+def test_a_norm_that_underflows_does_not_let_a_row_past_the_clip_norm(
+    road: str, positions: int, a: float, d: float, w: float
+) -> None:
+    def loss(params: Any, example: Any) -> Any:
+        return product_loss(params, example).sum()
+
+    params = {"dense": Dense(weight=jnp.zeros((400, 300)))}
+    x = jnp.full((1, positions, 400), a, jnp.float32)
+    run = sum_on_one_device(ROADS[road](loss, clip_norm=1.0), micro_batch=1)
+    weights = jnp.full(1, w, jnp.float32)
+    found = run(params, jax.tree.map(jnp.zeros_like, params), {"x": x, "d": jnp.full((1, 300), d)}, weights)
+    total = np.asarray(found.gradient["dense"].weight, np.float64)
+    assert np.sqrt(np.square(total).sum()) <= 1.0

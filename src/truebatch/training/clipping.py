@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from truebatch.training.layers import Use
+from truebatch.training.layers import LEAST, Use, square
 from truebatch.training.tape import Example, Loss, Params, layers_of, replace_layers, uses_of_layers
 
 
@@ -28,6 +28,9 @@ AddClipped = Callable[[Params, Sums, Example, Array], Sums]
 
 # Rows are clipped to a hair below the clip norm, so that float32 rounding of a norm cannot carry one above.
 HAIR = 2.0**-19
+
+# Squared norms are products that may underflow themselves, a few for each layer.
+_FLOOR = 2.0**10 * LEAST
 
 
 def by_layers(loss: Loss, *, clip_norm: float | None) -> AddClipped:
@@ -68,7 +71,7 @@ def by_examples(loss: Loss, *, clip_norm: float | None) -> AddClipped:
         losses, grads = jax.vmap(jax.value_and_grad(loss), in_axes=(None, 0))(params, examples)
         squared = jnp.zeros(weights.shape, jnp.float32)
         for leaf in jax.tree.leaves(grads):
-            squared += jnp.square(leaf.reshape(leaf.shape[0], -1)).sum(axis=1)
+            squared += square(leaf)
         scale, kept = _scales(squared, weights, clip_norm)
         gradient = jax.tree.map(
             lambda t, g: t + (_selected(g, kept) * _along(scale, g)).sum(axis=0), total.gradient, grads
@@ -86,7 +89,8 @@ def is_real(weights: Array) -> Array:
 def _scales(squared: Array, weights: Array, clip_norm: float | None) -> tuple[Array, Array]:
     """What each gradient is multiplied with, w min(1, C / (w |g|)), and which rows count at all."""
     kept = is_real(weights) & jnp.isfinite(squared)
-    scale = weights if clip_norm is None else jnp.minimum(weights, clip_norm * (1 - HAIR) / jnp.sqrt(squared))
+    norm = jnp.sqrt(squared + _FLOOR)
+    scale = weights if clip_norm is None else jnp.minimum(weights, clip_norm * (1 - HAIR) / norm)
     return jnp.where(kept, scale, 0), kept
 
 

@@ -19,6 +19,10 @@ from jax import Array
 # A tensor core's shorter products would move single rows of the sum past the clip norm.
 _EXACT = jax.lax.Precision.HIGHEST
 
+# The least float32 that is not flushed to zero, and so the most that a product loses by being flushed. An
+# example with tiny activations and huge deltas would otherwise have norm zero, and would not be clipped.
+LEAST = 2.0**-126
+
 # What a Gram matrix loses to cancellation in float32, in units of its diagonal: eight roundings.
 _CANCELLATION = 2.0**-20
 
@@ -73,9 +77,9 @@ class Dense:
         d = _positions([use.delta for use in uses])
         if a.shape[1] == 1:
             ones = 0.0 if self.bias is None else 1.0
-            return (_square(a[:, 0]) + ones) * _square(d[:, 0])
+            return (square(a[:, 0]) + ones) * square(d[:, 0])
         found = _gram_sum(_gram(a), _gram(d))
-        return found if self.bias is None else found + _square(d.sum(axis=1))
+        return found if self.bias is None else found + square(d.sum(axis=1))
 
     def add_sum(self, total: "Dense", uses: Sequence[Use]) -> "Dense":
         """The sum of a^T d."""
@@ -115,7 +119,7 @@ class Embedding:
         ]
         d = _positions(deltas)
         if len(uses) == 1 and (d.shape[1] == 1 or self._rows_differ(uses[0].inputs[0])):
-            return _square(d)
+            return square(d)
         rows = jnp.concatenate([_flat(rows) for rows, _ in lookups], axis=1)
         return _gram_sum((rows[:, :, None] == rows[:, None, :]).astype(d.dtype), _gram(d))
 
@@ -166,8 +170,8 @@ class Affine:
         d = _positions([use.delta for use in uses])
         found = jnp.zeros(d.shape[0], d.dtype)
         if self.scale is not None:
-            found += _square((a * d).sum(axis=1))
-        return found if self.shift is None else found + _square(d.sum(axis=1))
+            found += square((a * d).sum(axis=1))
+        return found if self.shift is None else found + square(d.sum(axis=1))
 
     def add_sum(self, total: "Affine", uses: Sequence[Use]) -> "Affine":
         """The sums of x d and of d."""
@@ -193,13 +197,17 @@ def _flat(x: Array) -> Array:
     return x.reshape(x.shape[0], -1)
 
 
-def _square(x: Array) -> Array:
-    """Squared norm of each example."""
-    return jnp.square(_flat(x)).sum(axis=1)
+def square(x: Array) -> Array:
+    """Squared norm of each example, and no less: what underflowed is made up for."""
+    flat = _flat(x)
+    return jnp.square(flat).sum(axis=1) + flat.shape[1] * LEAST
 
 
 def _gram(x: Array) -> Array:
-    return jnp.einsum("bki,bli->bkl", x, x, precision=_EXACT)
+    """Inner products of positions, and no less as a matrix: its diagonal makes up for what underflowed."""
+    positions, width = x.shape[1:]
+    lost = positions * width * LEAST
+    return jnp.einsum("bki,bli->bkl", x, x, precision=_EXACT) + lost * jnp.eye(positions)
 
 
 def _gram_sum(first: Array, second: Array) -> Array:
