@@ -29,7 +29,7 @@ from truebatch.records import RECORD, RunConfig, RunPlan, Split, Watch, read_tom
 from truebatch.records import run as carry_out
 from truebatch.records import verify as check_run
 from truebatch.records.verify import FAILED
-from truebatch.training.train import Progress
+from truebatch.training import show_progress
 
 _DATA = ("label", "positive", "numeric", "categorical", "leave_out", "buckets", "train_share", "valid_share")
 
@@ -79,7 +79,7 @@ def demo(arguments: argparse.Namespace) -> int:
 
 def _run(plan: RunPlan, out: Path, key: Key, *, memory: int, as_json: bool) -> None:
     """Carry out the plan and print what came out."""
-    with shown_progress() as moved, _shown_steps() as stepped:
+    with shown_progress() as moved, show_progress() as stepped:
         record = carry_out(plan, out, key, memory=memory, watch=Watch(rows=moved, steps=stepped))
     report = write_report(record, out)
     if as_json:
@@ -166,33 +166,6 @@ def _announce(plan: RunPlan) -> None:
         f"claim: {plan.claim}",
     ]
     print("\n".join(lines), file=sys.stderr)
-
-
-@contextmanager
-def _shown_steps() -> Iterator[Any]:
-    """A bar of steps, with examples a second; on a terminal only."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    columns = (
-        TextColumn("steps"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
-        TimeRemainingColumn(),
-    )
-    with Bars(*columns, console=Console(stderr=True)) as bars:
-        task = None
-
-        def advance(now: Progress) -> None:
-            nonlocal task
-            if task is None:
-                task = bars.add_task("steps", total=now.num_steps, said="")
-            said = f"{now.examples_per_s:,.0f} examples/s"
-            said += "".join(f", {name} {value:.4f}" for name, value in now.metrics.items())
-            bars.update(task, completed=now.step, said=said)
-
-        yield advance
 
 
 def study(arguments: argparse.Namespace) -> int:

@@ -32,6 +32,7 @@ from truebatch.records.record import (
     versions,
 )
 from truebatch.sampling import SCHEME, schedule
+from truebatch.training import optimizers
 from truebatch.training.evaluate import evaluation
 from truebatch.training.train import Progress, Trained, train
 
@@ -201,11 +202,9 @@ def _prepared(
 def optimizer_of(plan: RunPlan) -> optax.GradientTransformation:
     """The optimizer of a config, its rate falling to zero over the run when the schedule is cosine."""
     config, T = plan.config, plan.spec.num_steps
-    rate = config.learning_rate
-    schedule_ = optax.cosine_decay_schedule(rate, T) if config.schedule == "cosine" else rate
-    made: dict[str, Callable[..., optax.GradientTransformation]] = {
-        "adam": optax.adam,
-        "adagrad": optax.adagrad,
-        "sgd": optax.sgd,
-    }
-    return made[config.optimizer](schedule_)
+    rate: optimizers.LearningRate = config.learning_rate
+    if config.schedule == "cosine":
+        rate = optimizers.cosine_decay(config.learning_rate, num_steps=T)
+    if config.optimizer == "adagrad":
+        return optimizers.adagrad(rate)
+    return optimizers.adam(rate) if config.optimizer == "adam" else optimizers.sgd(rate)
