@@ -19,7 +19,7 @@ from truebatch.records.verify import FAILED, LEFT_OUT, PASSED
 
 KEY = Key.for_tests(21)
 N = 3000
-CONFIG = RunConfig(batch_size=100, steps=30, epsilon=5.0, delta=1e-5, model="linear", learning_rate=0.05)
+CONFIG = RunConfig(batch_size=100, steps=240, epsilon=5.0, delta=1e-5, model="linear", learning_rate=0.05)
 
 
 def rows(seed: int = 0) -> pa.Table:
@@ -86,9 +86,9 @@ EDITS = {
     "epsilon": lambda r: r["claim"].update(epsilon=1.0),
     "delta": lambda r: r["claim"].update(delta=1e-9),
     "clip norm": lambda r: r["claim"].update(clip_norm=2.0),
-    "steps": lambda r: r["claim"]["spec"].update(num_steps=20),
+    "steps": lambda r: r["claim"]["spec"].update(num_steps=120),
     "sampler": lambda r: r["claim"].update(
-        spec={"sampler": "poisson", "num_examples": 2400, "batch_size": 100, "num_steps": 30}
+        spec={"sampler": "poisson", "num_examples": 2400, "batch_size": 100, "num_steps": 240}
     ),
     "batch size": lambda r: r["claim"]["spec"].update(batch_size=50),
     "a metric": lambda r: r["metrics"].update(test_auc=0.99),
@@ -179,7 +179,7 @@ def test_the_record_holds_no_secret(original) -> None:
 
 def test_the_common_mistake_says_so_everywhere(original, tmp_path) -> None:
     config = RunConfig.from_dict(
-        {**CONFIG.as_dict(), "sampler": "dynamic_shuffle", "accounted_as": "poisson", "steps": 24}
+        {**CONFIG.as_dict(), "sampler": "dynamic_shuffle", "accounted_as": "poisson", "steps": 240}
     )
     plan = plan_of(original / "rows.parquet", config)
     record = run(plan, tmp_path / "run", KEY).fields
@@ -217,7 +217,7 @@ def cli(capsys, line: str) -> tuple[int, str, str]:
     return code, out.out, out.err
 
 
-SMALL = "--epsilon 5 --delta 1e-5 --batch-size 100 --steps 12 --model linear --buckets 16"
+SMALL = "--epsilon 5 --delta 1e-5 --batch-size 100 --steps 240 --model linear --buckets 16"
 
 
 def test_the_commands_train_report_and_verify(original, tmp_path, monkeypatch, capsys) -> None:
@@ -246,12 +246,12 @@ def test_a_config_file_has_the_options_and_options_win(original, tmp_path, monke
         'epsilon = 2.0\ndelta = 1e-5\nbatch_size = 100\nepochs = 1\nmodel = "linear"\nbuckets = 16\n'
     )
     code, out, _ = cli(
-        capsys, f"train {original / 'rows.parquet'} --config run.toml --steps 9 --out r --dry-run --json"
+        capsys, f"train {original / 'rows.parquet'} --config run.toml --steps 96 --out r --dry-run --json"
     )
     assert code == 0
     planned = json.loads(out)
     assert planned["config"]["epsilon"] == 2.0
-    assert planned["claim"]["spec"]["num_steps"] == 9
+    assert planned["claim"]["spec"]["num_steps"] == 96
     assert not (tmp_path / "r").exists()
 
 
