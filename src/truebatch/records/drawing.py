@@ -98,7 +98,7 @@ def _ticks(low: float, high: float, count: int) -> list[float]:
     """A few round numbers between low and high.
 
     >>> _ticks(0.61, 0.72, 4)
-    [0.625, 0.65, 0.675, 0.7]
+    [0.65, 0.7]
     """
     span = (high - low) / count or 1.0
     unit = 10 ** math.floor(math.log10(span))
