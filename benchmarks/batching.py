@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from truebatch import Key, TruncatedPoisson, schedule
 from truebatch.accounting import max_batch_size_by_rule
-from truebatch.batching import LocalEngine, make_batches
+from truebatch.batching import LocalEngine, make_batches, open_batches
 from truebatch.data import open_source
 
 BATCH_SIZE = 65_536
@@ -202,6 +202,35 @@ def limited(limit: int) -> Path | None:
     return None
 
 
+def from_the_map(directory: Path, rows: int) -> None:
+    """Warm batches from the memory map into the arrays of a trainer, beside copying as many bytes."""
+    out = directory / "mapped"
+    make_batches(open_source(directory / "rows.arrow"), spec_for(rows, 1), out, KEY, engine=LocalEngine())
+    batches = open_batches(out)
+    first = next(batches.read())
+    room = {name: np.empty_like(first[name]) for name in batches.schema.names}
+    size = sum(array.nbytes for array in room.values())
+    count = batches.spec.num_steps
+    source, target = np.ones((count, size), np.uint8), np.empty(size, np.uint8)
+    ours, plain = [], []
+    for _ in range(5):
+        started = time.perf_counter()
+        for batch in batches.read():
+            for name, array in room.items():
+                np.copyto(array, batch[name])
+        ours.append(size * count / (time.perf_counter() - started))
+        started = time.perf_counter()
+        for plain_batch in source:
+            np.copyto(target, plain_batch)
+        plain.append(size * count / (time.perf_counter() - started))
+    ratio = statistics.median(ours) / statistics.median(plain)
+    print(
+        f"\n{rows:,} rows from the map: {statistics.median(ours) / 1e9:.1f} GB/s; "
+        f"memcpy {statistics.median(plain) / 1e9:.1f} GB/s; ratio {ratio:.2f}"
+    )
+    shutil.rmtree(out)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -212,6 +241,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=float, default=2.0, metavar="GiB", help="0 for none (default: 2)")
     parser.add_argument("--dir", help="where files go (default: a temporary directory)")
+    parser.add_argument("--map", action="store_true", help="reading: from the memory map, beside memcpy")
     parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -226,6 +256,9 @@ def main() -> int:
                 directory = Path(where) / str(rows)
                 directory.mkdir()
                 write_sources(directory, rows)
+                if arguments.map:
+                    from_the_map(directory, rows)
+                    continue
                 for epochs in (int(e) for e in arguments.epochs.split(",")):
                     compare(sides, directory, rows, epochs, arguments.rounds, group)
                 shutil.rmtree(directory)

@@ -1,6 +1,8 @@
 """Written batches, read again: mapped, not copied."""
 
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from truebatch.batching.engine import digest_of_file
 from truebatch.batching.manifest import Manifest, load, spec_of
 from truebatch.errors import DamagedBatches
 from truebatch.specs import Sampler
+
+_MAPPED_PARTS = 16
 
 
 class FileBatches:
@@ -34,6 +38,8 @@ class FileBatches:
             path = directory / entry["name"]
             if not path.is_file() or path.stat().st_size != entry["bytes"]:
                 raise _damaged(path)
+        self._readers: OrderedDict[int, pa.RecordBatchFileReader] = OrderedDict()
+        self._lock = threading.Lock()
         self._schema: pa.Schema = self._reader(0).schema
 
     @property
@@ -65,11 +71,20 @@ class FileBatches:
             yield Batch(step=step, record=record.slice(place, self._rows))
 
     def _reader(self, part: int) -> pa.RecordBatchFileReader:
-        path = self.directory / self.manifest["files"][part]["name"]
-        try:
-            return pa.ipc.open_file(pa.memory_map(str(path)))
-        except (pa.ArrowException, OSError):
-            raise _damaged(path) from None
+        """A mapped part; the last few stay mapped, since the first touch of a page costs half of a copy."""
+        with self._lock:
+            reader = self._readers.pop(part, None)
+            if reader is None:
+                path = self.directory / self.manifest["files"][part]["name"]
+                try:
+                    with pa.memory_map(str(path)) as file:
+                        reader = pa.ipc.open_file(pa.BufferReader(file.read_buffer()))
+                except (pa.ArrowException, OSError):
+                    raise _damaged(path) from None
+            self._readers[part] = reader
+            while len(self._readers) > _MAPPED_PARTS:
+                self._readers.popitem(last=False)
+            return reader
 
     def _record(self, reader: pa.RecordBatchFileReader, part: int, index: int) -> pa.RecordBatch:
         first = part * self._per_part + index * self._per_record
