@@ -6,9 +6,10 @@
 
 A side is one full step: gradient, clipping, noise on all parameters, Adam. Each side lives in a process of
 its own and sides take turns, round after round, so that other work on the machine disturbs all of them alike;
-a line shows the median and the best of the rounds, and peak memory. Ratios are of medians, to JAX + Optax
-without privacy as one starts it. The first steps of each side, which compile, are not counted. Sides with
-huge pages are started with GLIBC_TUNABLES=glibc.malloc.hugetlb=1.
+a line shows the median and the best of the rounds, the processor time over the number of processors, which
+other work hardly moves, and peak memory. Ratios are of medians, to JAX + Optax without privacy as one starts
+it. The first steps of each side, which compile, are not counted. Sides with huge pages are started with
+GLIBC_TUNABLES=glibc.malloc.hugetlb=1.
 
 Peers are timed when they are installed. Those with a star make every gradient: they are timed on 8 rows, and
 the time of a step is worked out from that.
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -145,6 +146,13 @@ def sides() -> dict[str, Make]:
     }
 
 
+class Took(NamedTuple):
+    """Seconds on the clock, and of the processor."""
+
+    wall: float
+    processor: float
+
+
 class Worker:
     """A side in a process of its own: takes a step and says how long it took, whenever it is asked."""
 
@@ -157,12 +165,13 @@ class Worker:
         )
         self.ask()
 
-    def ask(self) -> float:
-        """One step, in seconds."""
+    def ask(self) -> Took:
+        """One step, in seconds on the clock and of the processor."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(file=self._process.stdin, flush=True)
-        return float(self._process.stdout.readline())
+        wall, processor = self._process.stdout.readline().split()
+        return Took(float(wall), float(processor))
 
     def stop(self) -> float:
         """Ends the process, and gives its peak memory in GiB."""
@@ -177,29 +186,31 @@ def work(name: str, b: int) -> None:
     step()
     step()
     for _ in sys.stdin:
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         step()
-        print(time.perf_counter() - start, flush=True)
+        print(time.perf_counter() - start, time.process_time() - used, flush=True)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 
 
 def compare(b: int, rounds: int) -> None:
     workers = {name: Worker(name, b) for name in sides()}
     taken = [{name: worker.ask() for name, worker in workers.items()} for _ in range(rounds)]
-    base = statistics.median(each[BASE] for each in taken)
+    base = statistics.median(each[BASE].wall for each in taken)
     for name, worker in workers.items():
         show(b, name, [each[name] for each in taken], base, worker.stop())
     for name in training_peers.slow() if b <= SLOW_UP_TO else ():
         worker = Worker(name, b)
         share = training_peers.FEW_ROWS / b
-        seconds = [worker.ask() / share for _ in range(3)]
+        seconds = [Took(*(x / share for x in worker.ask())) for _ in range(3)]
         show(b, f"{name} *", seconds, base, worker.stop())
 
 
-def show(b: int, name: str, seconds: list[float], base: float, memory: float) -> None:
-    middle = statistics.median(seconds)
+def show(b: int, name: str, taken: list[Took], base: float, memory: float) -> None:
+    middle, best = statistics.median(t.wall for t in taken), min(t.wall for t in taken)
+    processor = statistics.median(t.processor for t in taken) / (os.cpu_count() or 1)
     print(
-        f"{b:>7,}  {name:<38} {1e3 * middle:>9,.0f} ms (best {1e3 * min(seconds):>9,.0f})"
+        f"{b:>7,}  {name:<38} {1e3 * middle:>9,.0f} ms"
+        f" (best {1e3 * best:>9,.0f}; processor {1e3 * processor:>9,.0f})"
         f"  {b / middle:>7,.0f} rows/s  {base / middle:>6.3f} x  {memory:5.2f} GiB",
         flush=True,
     )
