@@ -140,7 +140,7 @@ def train(
         noised = sums.gradient if noise is None else noise.add(step, sums.gradient)
         params, state = update(params, state, noised)
         scratch = noised
-        jax.block_until_ready(sums.loss)  # So that batches do not pile up in front of a slow device.
+        sums.loss.block_until_ready()  # So that batches do not pile up in front of a slow device.
 
         done = step + 1
         if checkpoints is not None and (done % checkpoint_every == 0 or done == T):
