@@ -129,6 +129,9 @@ def test_every_plain_type_is_written_in_place_as_arrow_writes_it(kind, tmp_path)
     rng = np.random.default_rng(1)
     schema = pa.schema([pa.field("x", kind, nullable=False), pa.field("y", pa.int8(), nullable=False)])
     table = pa.table([array(kind, rng, 500, nulls=False), array(pa.int8(), rng, 500, nulls=False)], schema)
-    spec = TruncatedPoisson(num_examples=500, batch_size=100, num_steps=9, max_batch_size=120)
-    job = Job(spec=spec, schema=schema, record_bytes=900, part_bytes=2500)
-    assert made_parts(LocalEngine(), job, table, tmp_path) == expected_parts(job, table)
+    # One batch a record batch, whose digest is made on the way, and several, whose file is read again.
+    for place, record_bytes in (("one", 1), ("several", 9000)):
+        spec = TruncatedPoisson(num_examples=500, batch_size=20, num_steps=9, max_batch_size=120)
+        job = Job(spec=spec, schema=schema, record_bytes=record_bytes, part_bytes=2500)
+        (tmp_path / place).mkdir()
+        assert made_parts(LocalEngine(), job, table, tmp_path / place) == expected_parts(job, table)

@@ -241,3 +241,16 @@ def test_places_that_hold_no_file_are_refused(kind, tmp_path):
         make([])
     with pytest.raises(InvalidArgument, match="file systems"):
         make("gs://bucket/x")
+
+
+def test_a_pass_over_parquet_holds_no_more_than_a_few_pieces(tmp_path):
+    path = tmp_path / "rows.parquet"
+    rng = np.random.default_rng(0)
+    with pq.ParquetWriter(path, pa.schema([(f"x{i}", pa.int64()) for i in range(10)])) as writer:
+        for _ in range(40):
+            columns = [pa.array(rng.integers(0, 2**62, 20_000)) for _ in range(10)]
+            writer.write_table(pa.table(columns, schema=writer.schema), row_group_size=20_000)
+    before, most = pa.total_allocated_bytes(), 0
+    for _ in ParquetSource(path).read(0, 800_000):
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < path.stat().st_size / 4

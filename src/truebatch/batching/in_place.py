@@ -6,6 +6,7 @@ what a piece adds to a batch is one run of slots, and in one column that is one 
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -19,10 +20,11 @@ import numpy.typing as npt
 
 from truebatch.batching.arrow_files import Skeleton, has_fixed_places
 from truebatch.batching.assemble import Job
+from truebatch.batching.digest import combine
 from truebatch.batching.engine import PartFile, Progress, Task, digest_of_file
 from truebatch.batching.journal import Journal, passes, sync_directory
 from truebatch.batching.reading import ahead, packed_rows, ranges
-from truebatch.batching.shape import Shape, part_name
+from truebatch.batching.shape import WEIGHT_BYTES, Shape, part_name
 from truebatch.sampling import Schedule
 
 Bytes = npt.NDArray[np.uint8]
@@ -36,6 +38,8 @@ _MOST_PARTS = 500
 _PIECE_SHARE = 5
 # What is taken from a piece and written column by column stays in the second-level cache meanwhile.
 _CACHED_BYTES = 2**19
+# States of digests that are kept: some hundred bytes each.
+_MOST_LEAVES = 200_000
 # Runs of fewer rows cost more in calls than they save in copies.
 LEAST_RUN = 64
 
@@ -65,8 +69,10 @@ def scatter_in_place(task: Task, schedule: Schedule) -> Iterator[PartFile]:
                 journal = Journal(road=ROAD, parts=parts)
                 files = _made(task, schedule, parts, stack)
                 journal.save(task.work)
+            if journal.next_row == 0:
+                files = [dataclasses.replace(file, leaves=_leaves(file)) for file in files]
             _one_pass(task, schedule, files, journal)
-            yield from _seal(task, files)
+            yield from _seal(task, schedule, files)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +84,24 @@ class _Partial:
     descriptor: int
     skeleton: Skeleton
     first_step: int
+    leaves: "list[list[hashlib._Hash]] | None" = None
+
+    @property
+    def steps(self) -> range:
+        """The steps that the part holds."""
+        return range(self.first_step, self.first_step + self.skeleton.num_steps)
+
+
+def _leaves(file: _Partial) -> "list[list[hashlib._Hash]] | None":
+    """The digest's state of each column of each step, to be fed as runs are written: they come in order.
+
+    None where several batches share a buffer, or where there would be too many: the file is read again then.
+    """
+    shape = file.skeleton.shape
+    columns = len(shape.layout.columns)
+    if shape.steps_per_record > 1 or shape.num_steps * columns > _MOST_LEAVES:
+        return None
+    return [[hashlib.sha256() for _ in range(columns)] for _ in file.steps]
 
 
 def _reopened(task: Task, parts: Sequence[int], stack: contextlib.ExitStack) -> list[_Partial] | None:
@@ -108,7 +132,7 @@ def _made(
         sizes = schedule.sizes(steps.start, steps.stop)
         ones = np.ones(int(sizes.max()), "<f4")
         for step, size in enumerate(sizes.tolist()):
-            _write(file.descriptor, ones[:size].data, file.skeleton.offsets[step, -1])
+            _write(file.descriptor, ones[:size].data.cast("B"), file.skeleton.offsets[step, -1])
         files.append(file)
     return files
 
@@ -183,21 +207,44 @@ def _place(
             step = int(placed.step[first])
             file = files[step // shape.steps_per_part]
             offsets = file.skeleton.offsets[step - file.first_step].tolist()
+            leaves = None if file.leaves is None else file.leaves[step - file.first_step]
             for low in range(first, last, stride):
                 rows = np.take(whole, placed.row[low : min(low + stride, last)] - start)
                 slot = int(placed.slot[low])
-                for column, offset in zip(shape.layout.columns, offsets[:-1], strict=True):
+                for j, (column, offset) in enumerate(zip(shape.layout.columns, offsets[:-1], strict=True)):
                     kind = column.dtype if column.length is None else np.dtype(f"V{column.width}")
-                    values = np.ndarray(len(rows), kind, rows, column.offset, (packed.shape[1],))
-                    _write(file.descriptor, np.ascontiguousarray(values).data, offset + slot * column.width)
+                    view = np.ndarray(len(rows), kind, rows, column.offset, (packed.shape[1],))
+                    values = np.ascontiguousarray(view).data.cast("B")
+                    _write(file.descriptor, values, offset + slot * column.width)
+                    if leaves is not None:
+                        leaves[j].update(values)
 
 
-def _seal(task: Task, files: list[_Partial]) -> Iterator[PartFile]:
+def _digest(file: _Partial, schedule: Schedule) -> str:
+    """The digest of a filled file: from what was fed on the way, or by reading it."""
+    if file.leaves is None:
+        return digest_of_file(file.path)
+    shape, inside = file.skeleton.shape, []
+    sizes = schedule.sizes(file.steps.start, file.steps.stop).tolist()
+    widths = [*(column.width for column in shape.layout.columns), WEIGHT_BYTES]
+    zeros = bytes(shape.rows * max(widths))
+    for size, leaves in zip(sizes, file.leaves, strict=True):
+        weight = hashlib.sha256(np.ones(size, "<f4").data.cast("B"))
+        for leaf, width in zip([*leaves, weight], widths, strict=True):
+            leaf.update(memoryview(zeros)[: (shape.rows - size) * width])
+            inside.append(leaf.digest())
+    outside = hashlib.sha256()
+    for piece in file.skeleton.outside():
+        outside.update(piece)
+    return combine(outside.digest(), inside)
+
+
+def _seal(task: Task, schedule: Schedule, files: list[_Partial]) -> Iterator[PartFile]:
     """Put finished files in their places."""
 
     def seal(file: _Partial) -> PartFile:
         os.fsync(file.descriptor)
-        digest = digest_of_file(file.path)
+        digest = _digest(file, schedule)
         file.path.rename(task.directory / part_name(file.part))
         return PartFile(part=file.part, num_bytes=file.skeleton.size, digest=digest)
 
@@ -209,7 +256,7 @@ def _seal(task: Task, files: list[_Partial]) -> Iterator[PartFile]:
 
 
 def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
-    rest = memoryview(data).cast("B")
+    rest = memoryview(data)
     while rest:
         written = os.pwrite(descriptor, rest, offset)
         rest, offset = rest[written:], offset + written
