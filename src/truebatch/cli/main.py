@@ -8,9 +8,11 @@ from importlib.metadata import version
 from typing import NoReturn
 
 from truebatch.cli import account, batches, calibrate, demo, figure, study, train, verify
+from truebatch.cli.huge_pages import restart_with_huge_pages
 from truebatch.errors import TruebatchError
 
 _COMMANDS = (calibrate, account, batches, train, verify, demo, study, figure)
+_TRAINS = ("train", "demo", "study")
 
 DESCRIPTION = """\
 DP-SGD whose batches are what the accountant was told.
@@ -49,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.passed_on = words[len(ours) + 1 :]
     if arguments.passed_on and arguments.run is not batches.run:
         parser.error(f"nothing may follow -- here; got {arguments.passed_on[0]!r}")
+    if argv is None and arguments.command in _TRAINS:
+        restart_with_huge_pages()
     try:
         code: int = arguments.run(arguments)
     except TruebatchError as error:
