@@ -167,3 +167,16 @@ def test_a_lost_key_is_asked_for(data, tmp_path, capsys) -> None:
 )
 def test_sizes_are_read_as_people_write_them(text, value) -> None:
     assert byte_count(text) == value
+
+
+def test_a_beam_runner_writes_the_same_directory(data, tmp_path, capsys) -> None:
+    options = f"{GOAL} --public-test-seed 4"
+    assert run(capsys, f"batches data --out here {options}")[0] == 0
+    code, _, err = run(capsys, f"batches data --out there {options} --engine beam -- --direct_num_workers=1")
+    assert code == 0
+    assert "scatter plan, beam engine: asked for, on DirectRunner" in err
+    held = [{p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("here", "there")]
+    assert held[0] == held[1]
+    code, _, err = run(capsys, f"batches data --out other {options} --engine beam -- --no_such_option=1")
+    assert code == 2
+    assert "no_such_option" in err
