@@ -10,7 +10,7 @@ from scipy.special import ndtr
 
 from truebatch import BallsAndBins, accounting
 from truebatch.accounting import allocation_epoch as epoch
-from truebatch.accounting.allocation_epoch import log_calls, log_puts_upper
+from truebatch.accounting.allocation_epoch import _log_rest_reaches, log_calls, log_puts_upper
 from truebatch.accounting.allocation_lattice import LatticeVariable, lattice_lower, lattice_upper
 from truebatch.accounting.balls_and_bins import balls_and_bins_curves, balls_and_bins_monte_carlo
 from truebatch.accounting.bounds import Direction
@@ -305,3 +305,9 @@ def test_several_epochs_of_hardly_any_noise_give_numbers(steps, epochs, sigma):
         lower, upper = both_ends(steps, epochs, sigma, epsilon)
         assert lower <= upper <= log_delta_gaussian(sigma=sigma / math.sqrt(epochs), epsilon=epsilon)
         assert lower > -math.inf
+
+
+def test_a_sum_of_nothing_reaches_no_level_above_zero():
+    variable = LogNormal.step(sigma=1.0, log_unit=0.0)
+    found = _log_rest_reaches(variable, 1, 2.0, np.array([-1.0, 0.0, 0.5]))
+    assert found.tolist() == [0.0, 0.0, -math.inf]

@@ -195,6 +195,8 @@ def _log_rest_reaches(variable: LogNormal, copies: int, cap: float, level: Array
     """
     mean, second = capped_moments(variable, cap)
     slack = np.maximum((copies - 1) * mean - level, 0.0)
-    missed = np.exp(-(slack**2) / (2 * (copies - 1) * second))
+    # Where the second moments vanish, nothing is known of the sum but that it is not negative.
+    spread = np.full_like(slack, 2 * (copies - 1) * second)
+    missed = np.exp(-np.divide(slack**2, spread, out=np.zeros_like(slack), where=spread > 0))
     with np.errstate(divide="ignore"):
         return np.where(level <= 0, 0.0, np.log1p(-missed))
