@@ -162,9 +162,10 @@ def _require_fit(found: list[dict[str, Any]], wanted: list[dict[str, Any]], path
 def _placed(leaves: list[Any], like: Any) -> Any:
     """The arrays as JAX's own, where those of `like` are."""
     old, structure = jax.tree.flatten(like)
-    # A copy: memory that numpy owns could not be updated in place.
+    # A copy that JAX makes: memory that numpy owns could not be updated in place, and device_put may go on
+    # using it where it happens to be aligned, even when told not to.
     new = [
-        jax.device_put(leaf, getattr(there, "sharding", None), may_alias=False)
+        jnp.copy(jax.device_put(leaf, getattr(there, "sharding", None)))
         for leaf, there in zip(leaves, old, strict=True)
     ]
     return jax.tree.unflatten(structure, new)
