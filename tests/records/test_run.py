@@ -13,7 +13,7 @@ from truebatch import Key
 from truebatch.cli import main
 from truebatch.data import Features, open_source
 from truebatch.errors import DamagedRun, InvalidData, OutputRefused, SourceChanged
-from truebatch.records import Record, RunConfig, RunPlan, Split, run, verify
+from truebatch.records import Record, RunConfig, RunPlan, Split, Watch, run, verify
 from truebatch.records.run import noise_key
 from truebatch.records.verify import FAILED, LEFT_OUT, PASSED
 
@@ -166,6 +166,25 @@ def test_run_again_it_is_found_done_and_another_is_refused(done) -> None:
     with pytest.raises(SourceChanged):
         run(plan_of(data), directory, KEY)
     assert (directory / "run.json").read_text() == before
+
+
+def test_a_run_that_was_stopped_ends_with_the_bits_of_one_that_was_not(original, tmp_path) -> None:
+    plan, seen = plan_of(original / "rows.parquet"), []
+
+    def stop(now) -> None:
+        seen.append(now.step)
+        if now.step == 131:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, tmp_path / "run", KEY, watch=Watch(steps=stop))
+    assert not (tmp_path / "run" / "run.json").exists()
+    seen.clear()
+    again = run(plan, tmp_path / "run", KEY, watch=Watch(steps=lambda now: seen.append(now.step))).fields
+    assert 1 < seen[0] <= 131  # it went on from a checkpoint, and did not begin anew
+    whole = Record.load(original / "gather").fields
+    assert again["checkpoint"] == whole["checkpoint"]
+    assert again["metrics"] == whole["metrics"]
 
 
 def test_the_record_holds_no_secret(original) -> None:
