@@ -22,6 +22,7 @@ SWEEP = Sweep(
     epsilons=(5.0,),
     epochs=(1,),
     learning_rates=(0.01, 0.1),
+    clip_norms=(1.0,),
     num_seeds=2,
 )
 CELL = Cell(

@@ -136,7 +136,7 @@ class Sweep:
     epsilons: tuple[float, ...]
     epochs: tuple[int, ...] = (1, 5)
     learning_rates: tuple[float, ...] = (0.005, 0.01, 0.05, 0.1)
-    clip_norms: tuple[float, ...] = (1.0,)
+    clip_norms: tuple[float, ...] = (1.0, 5.0)
     num_seeds: int = 3
     delta: float = 1e-6
     model: str = "linear"
