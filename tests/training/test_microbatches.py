@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from small_models import CASES, ROWS
 
-from truebatch.training.clipping import Sums, by_layers
+from truebatch.training.clipping import Sums, by_examples, by_layers
 from truebatch.training.microbatches import micro_batch_rows, sum_on_one_device
 
 
@@ -31,6 +31,41 @@ def test_a_step_stops_after_the_last_micro_batch_with_a_real_row(
         weights[last_real] = 1
     sums = run(jnp.zeros(()), jnp.zeros(()), {}, jnp.asarray(weights))
     assert sums.gradient == worked_on
+
+
+SIZES = (0, 1, 30, 57, 94, 95)
+
+
+def rows_worked_on(size: int, *, constant_time: bool) -> int:
+    run = sum_on_one_device(counting_rows, micro_batch=10, constant_time=constant_time)
+    weights = (np.arange(95) < size).astype(np.float32)
+    return int(run(jnp.zeros(()), jnp.zeros(()), {}, jnp.asarray(weights)).gradient)
+
+
+def test_in_constant_time_the_work_does_not_depend_on_the_batch_size_and_otherwise_it_does() -> None:
+    assert {rows_worked_on(size, constant_time=True) for size in SIZES} == {100}
+    assert len({rows_worked_on(size, constant_time=False) for size in SIZES}) == 5
+
+
+@pytest.mark.parametrize("road", [by_layers, by_examples])
+@pytest.mark.parametrize("name", CASES)
+def test_in_constant_time_the_sums_are_the_same_bits(name: str, road: Any) -> None:
+    case = CASES[name](np.random.default_rng(3))
+    examples = {k: jnp.asarray(np.tile(x, (5,) + (1,) * (np.ndim(x) - 1))) for k, x in case.examples.items()}
+    add = road(case.loss, clip_norm=0.5)
+    runs = [sum_on_one_device(add, micro_batch=4, constant_time=constant) for constant in (False, True)]
+    for size in (0, 1, 9, 5 * ROWS):
+        weights = jnp.asarray((np.arange(5 * ROWS) < size).astype(np.float32))
+        short, whole = (run(case.params, _zeros(case.params), examples, weights) for run in runs)
+        assert _bytes(short) == _bytes(whole)
+
+
+def _zeros(params: Any) -> Any:
+    return jax.tree.map(jnp.zeros_like, params)
+
+
+def _bytes(sums: Sums) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(sums)]
 
 
 def test_the_step_compiles_once_whatever_the_batch_sizes() -> None:
@@ -89,11 +124,16 @@ for name, draw in CASES.items():
     weights = np.tile(weights, 5)
     ones = gradients(case.loss, case.params, examples, weights)
     for road in (by_layers, by_examples):
-        run = sum_on_devices(road(case.loss, clip_norm=0.5), micro_batch=16, devices=jax.devices())
-        found = run(case.params, case.params, jax.tree.map(jnp.asarray, examples), jnp.asarray(weights))
+        add, given = road(case.loss, clip_norm=0.5), jax.tree.map(jnp.asarray, examples)
+        run = sum_on_devices(add, micro_batch=16, devices=jax.devices())
+        found = run(case.params, case.params, given, jnp.asarray(weights))
         error = relative_error(found.gradient, clipped_sum(ones, 0.5))
         assert error < 1e-5, (name, road, error)
         assert all(leaf.devices() == {jax.devices()[0]} for leaf in jax.tree.leaves(found))
+        few = jnp.where(jnp.arange(35) < 5, weights, 0)
+        whole = sum_on_devices(add, micro_batch=16, devices=jax.devices(), constant_time=True)
+        pair = [go(case.params, case.params, given, few) for go in (run, whole)]
+        assert len({b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(p)) for p in pair}) == 1
 print("agreed")
 """
 

@@ -53,7 +53,8 @@ def train(arguments: argparse.Namespace) -> int:
         return 0
     out = Path(arguments.out)
     key = key_for(arguments, out, finished=out / RECORD)
-    _run(plan, out, key, memory=arguments.memory, as_json=arguments.json)
+    means = {"memory": arguments.memory, "constant_time": arguments.constant_time}
+    _run(plan, out, key, as_json=arguments.json, **means)
     if not arguments.json:
         data = " ".join(arguments.source)
         print(f"check it: truebatch verify {out} --key {key_path(arguments, out)} --data {data}")
@@ -71,16 +72,19 @@ def demo(arguments: argparse.Namespace) -> int:
     _announce(plan)
     where = out / "run"
     key = key_for(argparse.Namespace(key=None, public_test_seed=None), where, finished=where / RECORD)
-    _run(plan, where, key, memory=2**30, as_json=arguments.json)
+    _run(plan, where, key, as_json=arguments.json)
     if not arguments.json:
         print(f"check it: truebatch verify {where} --data {data} --full")
     return 0
 
 
-def _run(plan: RunPlan, out: Path, key: Key, *, memory: int, as_json: bool) -> None:
+def _run(
+    plan: RunPlan, out: Path, key: Key, *, as_json: bool, memory: int = 2**30, constant_time: bool = False
+) -> None:
     """Carry out the plan and print what came out."""
     with shown_progress() as moved, show_progress() as stepped:
-        record = carry_out(plan, out, key, memory=memory, watch=Watch(rows=moved, steps=stepped))
+        watch = Watch(rows=moved, steps=stepped)
+        record = carry_out(plan, out, key, memory=memory, constant_time=constant_time, watch=watch)
     report = write_report(record, out)
     if as_json:
         print(json.dumps(record.public(), indent=2))

@@ -49,6 +49,11 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument(
         "--memory", type=byte_count, default=2**30, metavar="SIZE", help="budget for batches (default: 1GiB)"
     )
+    parser.add_argument(
+        "--constant-time",
+        action="store_true",
+        help="work through the padding too, so that a step's duration does not tell its batch's size",
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
     parser.add_argument("--json", action="store_true", help="the record's public part on stdout")
     parser.set_defaults(run=run)

@@ -53,9 +53,12 @@ def run(
     key: Key,
     *,
     memory: int = 2**30,
+    constant_time: bool = False,
     watch: Watch | None = None,
 ) -> Record:
     """Carry out a plan in a directory, from where an earlier call was stopped, and return its record.
+
+    `memory` and `constant_time` are means: they change no bit of what comes out.
 
     Guarantees:
       - A directory of another plan or key, or in use, is refused and left as it is.
@@ -69,7 +72,7 @@ def run(
             _require_same(where, record.fields, asked)
         else:
             _begin(where, asked)
-            record = _carry_out(plan, where, key, asked, memory, watch)
+            record = _carry_out(plan, where, key, asked, memory, watch, constant_time)
         output.clear(where)
     return record
 
@@ -112,8 +115,10 @@ def _require_same(where: Path, found: Fields, asked: Fields) -> None:
             )
 
 
-def _carry_out(plan: RunPlan, where: Path, key: Key, asked: Fields, memory: int, watch: Watch) -> Record:
-    began = time.time()
+def _carry_out(
+    plan: RunPlan, where: Path, key: Key, asked: Fields, memory: int, watch: Watch, constant_time: bool
+) -> Record:
+    began = time.monotonic()
     batches, stored = _batches(plan, where, key, memory, watch)
     valid, test = (
         _prepared(plan, rows, where, name, watch)
@@ -127,6 +132,7 @@ def _carry_out(plan: RunPlan, where: Path, key: Key, asked: Fields, memory: int,
         accounted_as=plan.claim.accounted_as,
         optimizer=optimizer_of(plan),
         seed=plan.config.seed,
+        constant_time=constant_time,
         validation=valid,
         checkpoints=where / CHECKPOINTS,
         curves=where / CURVES,
@@ -147,7 +153,7 @@ def _carry_out(plan: RunPlan, where: Path, key: Key, asked: Fields, memory: int,
             "metrics": metrics,
             "training": _training(trained),
             "versions": versions(),
-            "seconds": {"wall": round(time.time() - began, 1), "stepping": round(trained.seconds, 1)},
+            "seconds": {"wall": round(time.monotonic() - began, 1), "stepping": round(trained.seconds, 1)},
         }
     ).sealed(key)
     record.save(where)

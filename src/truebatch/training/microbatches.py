@@ -43,21 +43,30 @@ def micro_batch_rows(rows: int, *, gradient_bytes: int | None = None, num_device
 SumOfBatch = Callable[[Params, Params, Example, Array], Sums]
 
 
-def sum_on_one_device(add: AddClipped, *, micro_batch: int) -> SumOfBatch:
+def sum_on_one_device(add: AddClipped, *, micro_batch: int, constant_time: bool = False) -> SumOfBatch:
     """The sums of a batch, on the device that holds params.
 
     Guarantees:
       - Compiled once for batches of one shape, whatever their sizes; an empty batch takes the same path.
+      - With `constant_time`, as many micro-batches are worked through whatever was drawn, to the same sums.
     """
 
-    def run(params: Params, scratch: Params, examples: Example, weights: Array) -> Sums:
+    def run(params: Params, scratch: Params, examples: Example, weights: Array, least: Array) -> Sums:
         parts, part_weights = _in_micro_batches(examples, weights, micro_batch)
-        return _sum(add, params, _zero(scratch), parts, part_weights, _num_used(part_weights))
+        return _sum(add, params, _zero(scratch), parts, part_weights, _num_used(part_weights, least))
 
-    return jax.jit(run, donate_argnums=1, keep_unused=True)
+    program = jax.jit(run, donate_argnums=1, keep_unused=True)
+
+    def sums(params: Params, scratch: Params, examples: Example, weights: Array) -> Sums:
+        found: Sums = program(params, scratch, examples, weights, _least(weights, micro_batch, constant_time))
+        return found
+
+    return sums
 
 
-def sum_on_devices(add: AddClipped, *, micro_batch: int, devices: Sequence[Device]) -> SumOfBatch:
+def sum_on_devices(
+    add: AddClipped, *, micro_batch: int, devices: Sequence[Device], constant_time: bool = False
+) -> SumOfBatch:
     """The same, with the rows of every micro-batch shared out among devices and their sums added up.
 
     Params may be anywhere; the result is on the first device. The order in which sums are added depends on
@@ -78,14 +87,15 @@ def sum_on_devices(add: AddClipped, *, micro_batch: int, devices: Sequence[Devic
     )
 
     @jax.jit
-    def whole(params: Params, parts: Example, part_weights: Array) -> Sums:
-        total: Sums = each(params, parts, part_weights, _num_used(part_weights))
+    def whole(params: Params, parts: Example, part_weights: Array, least: Array) -> Sums:
+        total: Sums = each(params, parts, part_weights, _num_used(part_weights, least))
         return total
 
     def run(params: Params, scratch: Params, examples: Example, weights: Array) -> Sums:
         del scratch
         parts = jax.device_put(_in_micro_batches(examples, weights, micro_batch), shared_out)
-        total = whole(jax.device_put(params, everywhere), *parts)
+        least = _least(weights, micro_batch, constant_time)
+        total = whole(jax.device_put(params, everywhere), *parts, jax.device_put(least, everywhere))
         first: Sums = jax.tree.map(lambda x: x.addressable_data(0), total)
         return first
 
@@ -108,10 +118,21 @@ def _in_micro_batches(examples: Example, weights: Array, size: int) -> tuple[Exa
     return {name: shaped(x) for name, x in examples.items()}, shaped(weights)
 
 
-def _num_used(weights: Array) -> Array:
-    """How many micro-batches there are up to the last with a real row; `weights` is [micro-batches, size]."""
+def _num_used(weights: Array, least: Array) -> Array:
+    """How many micro-batches there are up to the last with a real row, or `least`, whichever is more.
+
+    `weights` is [micro-batches, size].
+    """
     used = is_real(weights).any(axis=1)
-    return jnp.max(jnp.where(used, jnp.arange(1, used.shape[0] + 1), 0))
+    return jnp.maximum(jnp.max(jnp.where(used, jnp.arange(1, used.shape[0] + 1), 0)), least)
+
+
+def _least(weights: Array, micro_batch: int, constant_time: bool) -> Array:
+    """How many micro-batches are worked through at least.
+
+    An argument, not a constant: one program for both, and so the same rounding in both.
+    """
+    return jnp.asarray(-(-weights.shape[0] // micro_batch) if constant_time else 0, jnp.int32)
 
 
 def _zero(like: Params) -> Sums:

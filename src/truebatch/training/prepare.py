@@ -93,6 +93,7 @@ def sum_program(
     road: Road,
     micro_batch: int | None,
     devices: Sequence[Device] | None,
+    constant_time: bool = False,
 ) -> SumOfBatch:
     """The program that sums clipped gradients: on one device, or with rows shared out among several."""
     rows, count = like.weights.shape[0], len(devices or ()) or 1
@@ -107,5 +108,5 @@ def sum_program(
         )
     add: Any = (by_layers if road == "layers" else by_examples)(loss, clip_norm=clip_norm)
     if devices is not None and len(devices) > 1:
-        return sum_on_devices(add, micro_batch=micro_batch, devices=devices)
-    return sum_on_one_device(add, micro_batch=micro_batch)
+        return sum_on_devices(add, micro_batch=micro_batch, devices=devices, constant_time=constant_time)
+    return sum_on_one_device(add, micro_batch=micro_batch, constant_time=constant_time)

@@ -72,6 +72,7 @@ def train(
     road: Road = "auto",
     micro_batch: int | None = None,
     devices: Sequence[Device] | None = None,
+    constant_time: bool = False,
     validation: Rows | None = None,
     evaluate_every: int | None = None,
     checkpoints: str | Path | None = None,
@@ -86,11 +87,14 @@ def train(
     calibrated for the sampler that drew the batches, unless `accounted_as` names another on purpose.
     `checkpoints` is a directory: a run that finds its own there goes on from it. `validation` rows are not
     protected; metrics on them are taken every `evaluate_every` steps (a tenth of the run) and at the end.
+    With `constant_time` a step works through all B rows of its batch, padding included, so that how long it
+    takes does not tell how many were drawn; SECURITY.md says what it costs and what remains.
 
     Guarantees:
       - All T steps are taken, empty batches included, and sums are divided by batch_size: never by the rows
         that were drawn.
-      - The same key, batches and number of devices give the same bits, whether or not the run was stopped.
+      - The same key, batches and number of devices give the same bits, whether or not the run was stopped,
+        with `constant_time` or without.
       - What is returned, watched or written depends on private rows through the noise alone; the loss that
         `with_private_loss` adds to the curves is the exception, and named so.
     """
@@ -117,6 +121,7 @@ def train(
         road=road,
         micro_batch=micro_batch,
         devices=devices,
+        constant_time=constant_time,
     )
     noise = Noise(key, claim.sigma, privacy.clip_norm) if isinstance(privacy, Privacy) else None
     params = jax.device_put(params, home)
