@@ -10,10 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from truebatch import Key
+from truebatch.batching import open_batches
 from truebatch.cli import main
-from truebatch.data import Features, open_source
+from truebatch.data import Features, MappedSource, open_source
 from truebatch.errors import DamagedRun, InvalidData, OutputRefused, SourceChanged
-from truebatch.records import Record, RunConfig, RunPlan, Split, Watch, run, verify
+from truebatch.records import Record, RunConfig, RunPlan, Split, Watch, run, verify, write_report
+from truebatch.records.record import under_key
 from truebatch.records.run import noise_key
 from truebatch.records.verify import FAILED, LEFT_OUT, PASSED
 
@@ -194,6 +196,28 @@ def test_the_record_holds_no_secret(original) -> None:
     assert key.to_bytes().hex() not in said
     for private in (original / "gather" / "rows").iterdir():
         assert stat.S_IMODE(private.stat().st_mode) == 0o600
+
+
+def leaves(value) -> set:
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return set().union(*map(leaves, inner))
+    return {value}
+
+
+def test_what_would_confirm_a_guess_of_one_row_stands_in_the_record_under_the_key_alone(original) -> None:
+    plan = plan_of(original / "rows.parquet")
+    (file,) = plan.train.identity()["source"]["files"]
+    prepared = MappedSource.open(original / "gather" / "rows" / "train.rows").identity()
+    written = open_batches(original / "scatter" / "batches").manifest["files"]
+    telling = {file["size"], file["mtime_ns"], file["mark"], prepared["digest"]}
+    telling |= {entry["sha256-buffers"] for entry in written}
+    for name in ("gather", "scatter"):
+        assert not telling & leaves(Record.load(original / name).fields)
+    assert telling & leaves(plan.as_dict()) == {file["size"], file["mtime_ns"], file["mark"]}
+    assert under_key(prepared, KEY) != under_key(prepared, Key.for_tests(22))
+    other = prepared | {"digest": "0" * 64}
+    assert under_key(prepared, KEY)["digest"] != under_key(other, KEY)["digest"]
 
 
 def test_the_common_mistake_says_so_everywhere(original, tmp_path) -> None:

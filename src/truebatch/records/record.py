@@ -12,12 +12,14 @@ from truebatch.batching.journal import write_aside
 from truebatch.errors import DamagedRun
 from truebatch.keys import Key
 
-FORMAT = "truebatch-run/1"
+FORMAT = "truebatch-run/2"
 # What a run's directory holds beside its record: all of it as private as the data, but for the curves.
 RECORD, CHECKPOINTS, CURVES, BATCHES, ROWS = "run.json", "checkpoints", "curves.csv", "batches", "rows"
 _SEAL = "seal"
 _PACKAGES = ("truebatch", "jax", "jaxlib", "optax", "numpy", "scipy", "pyarrow", "cryptography")
-_CHECK_BYTES = 8
+_CHECK_BYTES, _TAG_BYTES = 8, 16
+# Of the identity of rows, what says nothing about a single one of them.
+_OPEN = frozenset({"format", "rows", "name", "schema", "dialect", "features"})
 
 Fields = dict[str, Any]
 
@@ -26,8 +28,9 @@ Fields = dict[str, Any]
 class Record:
     """The public record of a run.
 
-    It holds no key, no membership and no realised batch size. The seal is HMAC-SHA256 over everything else
-    under a key derived for it: who does not hold the key can change nothing in the record unnoticed.
+    It holds no key, no membership and no realised batch size, and what it says of the rows, their number and
+    columns aside, is under the key (`under_key`). The seal is HMAC-SHA256 over everything else under a key
+    derived for it: who does not hold the key can change nothing in the record unnoticed.
     """
 
     fields: Fields
@@ -82,6 +85,22 @@ def seal_of(body: Fields, key: Key) -> str:
 def key_check(key: Key, fingerprint: str) -> str:
     """64 bits that tell this key from another for a spec, and say nothing else about it."""
     return key.derive(f"run key check {fingerprint}").to_bytes()[:_CHECK_BYTES].hex()
+
+
+def under_key(identity: Any, key: Key, name: str = "") -> Any:
+    """The identity of rows with its digests, sizes and times replaced by HMAC-SHA256 under the key.
+
+    A bare digest of all rows would tell whoever knows all but one whether a guess of the last is right, and
+    the size of a file would often do. Under the key they tell nothing, and change when the rows do.
+    """
+    if name in _OPEN or identity is None:
+        return identity
+    if isinstance(identity, dict):
+        return {inner: under_key(value, key, inner) for inner, value in identity.items()}
+    if isinstance(identity, list):
+        return [under_key(value, key, name) for value in identity]
+    secret, said = key.derive("run record digests").to_bytes(), json.dumps([name, identity])
+    return hmac.digest(secret, said.encode(), "sha256")[:_TAG_BYTES].hex()
 
 
 def versions() -> dict[str, str]:

@@ -29,6 +29,7 @@ from truebatch.records.record import (
     Fields,
     Record,
     key_check,
+    under_key,
     versions,
 )
 from truebatch.sampling import SCHEME, schedule
@@ -69,9 +70,9 @@ def run(
         asked = json.loads(json.dumps(plan.as_dict() | _of_key(plan, key)))
         if (where / RECORD).exists():
             record = Record.load(where)
-            _require_same(where, record.fields, asked)
+            _require_same(where, record.fields, _public(asked, key), key)
         else:
-            _begin(where, asked)
+            _begin(where, asked, key)
             record = _carry_out(plan, where, key, asked, memory, watch, constant_time)
         output.clear(where)
     return record
@@ -91,15 +92,26 @@ def _of_key(plan: RunPlan, key: Key) -> Fields:
     }
 
 
-def _begin(where: Path, asked: Fields) -> None:
+def _public(asked: Fields, key: Key) -> Fields:
+    """What was asked for as the record says it; the file in the unfinished directory has it in the clear."""
+    return {**asked, "data": under_key(asked["data"], key)}
+
+
+def _begin(where: Path, asked: Fields, key: Key) -> None:
     path = where / WORK / _JOB
     if path.exists():
-        _require_same(where, json.loads(path.read_text()), asked)
+        _require_same(where, json.loads(path.read_text()), asked, key)
     else:
         write_aside(path, json.dumps(asked))
 
 
-def _require_same(where: Path, found: Fields, asked: Fields) -> None:
+def _require_same(where: Path, found: Fields, asked: Fields, key: Key) -> None:
+    # The key first: under another one, the same data have other tags.
+    if not _is_of(found, key):
+        raise OutputRefused(
+            f"a directory holds one run; {str(where)!r} has another key.",
+            hint="give the key that it was begun with, or choose another directory.",
+        )
     if found.get("data") != asked["data"]:
         raise SourceChanged(
             f"the source must be the one that {str(where)!r} was begun with; it differs in "
@@ -113,6 +125,13 @@ def _require_same(where: Path, found: Fields, asked: Fields) -> None:
                 f"{output.difference(found.get(name), value)}.",
                 hint="give the same arguments and key, or choose another directory.",
             )
+
+
+def _is_of(found: Fields, key: Key) -> bool:
+    drawn, said = found.get("schedule"), found.get("key")
+    if not (isinstance(drawn, dict) and isinstance(said, dict)):
+        return False
+    return said.get("check") == key_check(key, str(drawn.get("fingerprint")))
 
 
 def _carry_out(
@@ -146,7 +165,7 @@ def _carry_out(
     record = Record(
         {
             "format": FORMAT,
-            **asked,
+            **_public(asked, key),
             "bounds": comparison(plan),
             "batches": stored,
             "checkpoint": last_checkpoint(where),
@@ -186,10 +205,16 @@ def _batches(plan: RunPlan, where: Path, key: Key, memory: int, watch: Watch) ->
     if plan.gathers:
         rows = _prepared(plan, plan.train, where, "train", watch)
         assert rows is not None
-        return GatherBatches(rows, plan.spec, key), {"plan": "gather", "rows": rows.identity()}
+        return GatherBatches(rows, plan.spec, key), {
+            "plan": "gather",
+            "rows": under_key(rows.identity(), key),
+        }
     source = EncodedSource(plan.train, plan.features)
     manifest = make_batches(source, plan.spec, where / BATCHES, key, memory=memory, advance=watch.rows)
-    return open_batches(where / BATCHES), {"plan": "scatter", "files": manifest["files"]}
+    return open_batches(where / BATCHES), {
+        "plan": "scatter",
+        "files": under_key(manifest["files"], key),
+    }
 
 
 def _prepared(

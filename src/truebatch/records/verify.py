@@ -19,7 +19,7 @@ from truebatch.data import EncodedSource, Features, MappedSource, RowRange, Sour
 from truebatch.errors import DamagedRun, TruebatchError
 from truebatch.keys import Key
 from truebatch.records.config import RunConfig
-from truebatch.records.record import BATCHES, CHECKPOINTS, ROWS, Fields, Record, key_check
+from truebatch.records.record import BATCHES, CHECKPOINTS, ROWS, Fields, Record, key_check, under_key
 from truebatch.sampling import SCHEME, Schedule, schedule
 from truebatch.specs import SAMPLERS, Sampler
 
@@ -67,13 +67,13 @@ def verify(directory: Path, key: Key, *, data: Source | None = None, full: bool 
         yield "the schedule is the sampler's", lambda: _schedule(record, drawn, steps)
         yield "the noise is what the goal needs", lambda: _noise(record, spec)
         yield "the claim is what the accountant says", lambda: _claim(record, spec)
-        yield "the prepared rows are as they were", lambda: _rows(record, directory, full=full)
+        yield "the prepared rows are as they were", lambda: _rows(record, directory, key, full=full)
         yield (
             "the written batches are the schedule's",
-            lambda: _batches(record, directory, drawn, steps, full=full),
+            lambda: _batches(record, directory, key, drawn, steps, full=full),
         )
         yield "the model is the run's", lambda: _checkpoint(record, directory)
-        yield "the data are the run's", lambda: _data(record, directory, data, drawn, full=full)
+        yield "the data are the run's", lambda: _data(record, directory, key, data, drawn, full=full)
 
     return [_checked(name, check) for name, check in checks()]
 
@@ -196,12 +196,12 @@ def _epsilon(record: Fields, spec: Sampler) -> float:
     return math.inf if found.value is None else float(found.value)
 
 
-def _rows(record: Fields, directory: Path, *, full: bool) -> str:
+def _rows(record: Fields, directory: Path, key: Key, *, full: bool) -> str:
     stored = record["batches"]
     if stored["plan"] != "gather":
         raise _LeftOut("the run's batches were written, not gathered")
     rows = MappedSource.open(directory / ROWS / "train.rows")
-    if rows.identity() != stored["rows"]:
+    if under_key(rows.identity(), key) != stored["rows"]:
         raise _Broken("the prepared rows are others than those of the record")
     if not full:
         return "their digest is the record's; --full reads them all"
@@ -209,12 +209,14 @@ def _rows(record: Fields, directory: Path, *, full: bool) -> str:
     return "all of them were read, and their digest is the record's"
 
 
-def _batches(record: Fields, directory: Path, drawn: Schedule, steps: list[int], *, full: bool) -> str:
+def _batches(
+    record: Fields, directory: Path, key: Key, drawn: Schedule, steps: list[int], *, full: bool
+) -> str:
     stored = record["batches"]
     if stored["plan"] != "scatter":
         raise _LeftOut("the run gathered its batches and wrote none")
     batches = open_batches(directory / BATCHES)
-    if batches.manifest["files"] != stored["files"] or batches.spec != drawn.spec:
+    if under_key(batches.manifest["files"], key) != stored["files"] or batches.spec != drawn.spec:
         raise _Broken("the written batches are others than those of the record")
     for step in steps:
         (batch,) = batches.read(step, step + 1)
@@ -237,14 +239,16 @@ def _checkpoint(record: Fields, directory: Path) -> str:
     return f"{path.name} has the digest of the record"
 
 
-def _data(record: Fields, directory: Path, data: Source | None, drawn: Schedule, *, full: bool) -> str:
+def _data(
+    record: Fields, directory: Path, key: Key, data: Source | None, drawn: Schedule, *, full: bool
+) -> str:
     if data is None:
         raise _LeftOut("give --data to compare with the source")
     for name in ("train", "valid", "test"):
         said = record["data"][name]
         if said is None:
             continue
-        found = json.loads(json.dumps(RowRange(data, *said["rows"]).identity()))
+        found = under_key(json.loads(json.dumps(RowRange(data, *said["rows"]).identity())), key)
         if found != said:
             raise _Broken(f"the {name} rows differ in {difference(said, found)}")
     rows = EncodedSource(RowRange(data, 0, drawn.spec.num_examples), Features.from_dict(record["features"]))
