@@ -11,7 +11,7 @@ SPARK := build/job_servers/spark.jar
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow runners test-runners check format docs bench clean
+.PHONY: help setup demo test test-slow trust runners test-runners check format docs bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ test: $(READY) $(FLINK) ## the whole default suite: format, lint, types, imports
 
 test-slow: $(READY) $(SPARK) ## the tests that take minutes
 	$(BIN)/python -m pytest --quiet --numprocesses 2 -m slow
+
+trust: $(READY) ## break the guarantee in every way we know of, and see that it is noticed: some minutes
+	PYTHONPATH=tests:tests/support $(BIN)/python -m trust --write
 
 runners: $(FLINK) $(SPARK) ## fetch Beam's job servers for Flink and Spark: needs Java 17 and Maven
 

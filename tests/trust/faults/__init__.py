@@ -1,0 +1,1 @@
+"""The faults, room by room: each module has `FAULTS`."""
