@@ -231,6 +231,33 @@ def test_the_common_mistake_says_so_everywhere(original, tmp_path) -> None:
     assert "NOT GUARANTEED" in record["training"]["claim"]
     found = {check.name: check.detail for check in verify(tmp_path / "run", KEY)}
     assert "NO GUARANTEE" in found["the claim is what the accountant says"]
+    page = write_report(Record.load(tmp_path / "run"), tmp_path / "run").read_text()
+    assert "is not proven for it" in page
+    assert "on dynamic shuffle batches epsilon is at least" in page
+
+
+def test_a_shuffle_says_both_ends_in_its_record_and_its_report(original, tmp_path) -> None:
+    config = RunConfig.from_dict({**CONFIG.as_dict(), "sampler": "persistent_shuffle"})
+    run(plan_of(original / "rows.parquet", config), tmp_path / "run", KEY)
+    record = Record.load(tmp_path / "run")
+    lower, upper = record.public()["claim"]["epsilon_lower"], record.public()["claim"]["epsilon"]
+    assert 4 < lower < 0.999 * upper
+    assert upper == 5.0
+    own = next(row for row in record.fields["bounds"] if row["sampler"] == "persistent_shuffle")
+    assert (own["lower"], own["upper"]) == (lower, upper)
+    page = write_report(record, tmp_path / "run").read_text()
+    assert f"epsilon is at least {lower - 0.0005:.3f} and at most 5, both proven: 5 may be claimed" in page
+    assert "Proven against these batches" in page
+    assert FAILED not in outcomes(tmp_path / "run").values()
+    edit(tmp_path / "run", lambda r: r["claim"].update(epsilon_lower=5.1))
+    Record.load(tmp_path / "run").sealed(KEY).save(tmp_path / "run")
+    assert outcomes(tmp_path / "run")["the claim is what the accountant says"] == FAILED
+
+
+def test_the_report_of_an_exact_bound_says_one_number(original) -> None:
+    page = write_report(Record.load(original / "gather"), original / "gather").read_text()
+    assert "epsilon is at least" not in page
+    assert "The model is (5, 1e-05)-differentially private" in page
 
 
 def test_two_runs_with_one_key_share_no_noise_unless_all_that_was_asked_is_the_same(original) -> None:

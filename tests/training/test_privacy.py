@@ -2,12 +2,22 @@ import dataclasses
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_runs import SPEC
 
-from truebatch import DynamicShuffle, TruncatedPoisson, accounting
+from truebatch import (
+    BallsAndBins,
+    Deterministic,
+    DynamicShuffle,
+    PersistentShuffle,
+    Poisson,
+    TruncatedPoisson,
+    accounting,
+)
 from truebatch.accounting import Adjacency, Bound, Direction, UnknownAnalysis
 from truebatch.accounting.rounding import effective_sigma
-from truebatch.training.claim import Claim
+from truebatch.training.claim import Claim, shown
 from truebatch.training.privacy import NoPrivacy, Privacy
 
 LARGE = TruncatedPoisson(num_examples=1_000_000, batch_size=1000, num_steps=1000, max_batch_size=1300)
@@ -75,4 +85,57 @@ def test_what_is_claimed_is_written_with_its_direction() -> None:
     assert not wrong["private"]
     assert wrong["epsilon_direction"] is None
     assert wrong["accounted_as"] == "truncated_poisson"
-    assert Claim.of(NoPrivacy(), SPEC, num_parameters=1).as_dict()["epsilon"] is None
+    nothing = Claim.of(NoPrivacy(), SPEC, num_parameters=1).as_dict()
+    assert nothing["epsilon"] is nothing["epsilon_lower"] is None
+
+
+def claim_for(spec, **more) -> Claim:
+    return Claim.of(Privacy(spec=spec, clip_norm=1.0, delta=1e-6, **more), spec, num_parameters=10)
+
+
+@pytest.mark.parametrize("kind", [PersistentShuffle, DynamicShuffle])
+def test_a_shuffle_says_both_ends_and_claims_the_upper(kind) -> None:
+    claim = claim_for(kind(num_examples=1000, batch_size=10, num_steps=300), sigma=1.5)
+    ends = accounting.epsilon(claim.drawn_by, sigma=1.5, delta=1e-6)
+    assert claim.epsilon_lower == pytest.approx(ends.lower.value, rel=1e-6)
+    assert claim.epsilon == pytest.approx(ends.upper.value, rel=1e-4)
+    assert claim.is_interval
+    upper = shown(claim.epsilon)
+    assert f"at least {shown(claim.epsilon_lower, up=False)} and at most {upper} (may claim {upper})" in str(
+        claim
+    )
+    assert claim.as_dict()["epsilon_lower"] < claim.as_dict()["epsilon"]
+
+
+@pytest.mark.parametrize("kind", [Deterministic, Poisson])
+def test_a_sampler_with_an_exact_bound_says_one_number(kind) -> None:
+    claim = claim_for(kind(num_examples=1000, batch_size=10, num_steps=300), epsilon=3.0)
+    assert not claim.is_interval
+    assert str(claim).startswith("epsilon = 3 at delta = 1e-06 (zero-out), batches of")
+    assert claim.epsilon_lower == pytest.approx(3.0, rel=1e-3)
+    assert claim.epsilon_lower <= 3.0
+
+
+def test_where_no_lower_bound_is_at_hand_the_claim_says_at_most() -> None:
+    claim = claim_for(BallsAndBins(num_examples=1000, batch_size=10, num_steps=300), epsilon=3.0)
+    assert claim.epsilon_lower is None
+    assert "epsilon is at most 3 (may claim 3) at delta" in str(claim)
+
+
+def test_the_wrong_pairing_says_what_holds_for_the_batches_that_were_drawn() -> None:
+    shuffled = DynamicShuffle(num_examples=1000, batch_size=10, num_steps=100)
+    poisson = Poisson(num_examples=1000, batch_size=10, num_steps=100)
+    privacy = Privacy(spec=poisson, clip_norm=1.0, delta=1e-6, epsilon=3.0)
+    claim = Claim.of(privacy, shuffled, num_parameters=10)
+    ends = accounting.epsilon(shuffled, sigma=claim.sigma, delta=1e-6)
+    assert claim.epsilon == 3.0 < claim.epsilon_lower < claim.epsilon_of_batches
+    assert claim.epsilon_lower == pytest.approx(ends.lower.value, rel=1e-6)
+    assert claim.epsilon_of_batches == pytest.approx(ends.upper.value, rel=1e-4)
+    assert f"for which epsilon is at least {shown(claim.epsilon_lower, up=False)}" in str(claim)
+
+
+@given(st.floats(1e-6, 1e6), st.integers(1, 8))
+def test_bounds_are_shown_rounded_away_from_the_truth(value: float, digits: int) -> None:
+    low, high = float(shown(value, digits=digits, up=False)), float(shown(value, digits=digits))
+    assert low <= value <= high
+    assert high - low <= 1.01 * 10.0 ** (1 - digits) * value

@@ -137,7 +137,7 @@ def test_a_private_run_learns_and_says_what_may_be_claimed() -> None:
     assert 7.99 < done.claim.epsilon <= 8.0
     needed = accounting.sigma(SPEC, epsilon=8.0, delta=1e-5).upper.value
     assert needed < done.claim.sigma < 1.001 * needed
-    assert "epsilon = 8 at delta = 1e-05 (zero-out)" in str(done)
+    assert "at most 8 (may claim 8) at delta = 1e-05 (zero-out)" in str(done)
 
 
 # The wrong pairing, and none.
@@ -186,7 +186,7 @@ def test_curves_hold_the_claim_the_metrics_and_no_private_loss_unless_asked(tmp_
     path = tmp_path / "curves.csv"
     run(curves=path, validation=rows(500, seed=1), evaluate_every=20)
     lines = path.read_text().splitlines()
-    assert lines[0].startswith("# epsilon = ")
+    assert lines[0].startswith("# epsilon ")
     assert lines[1] == "step,seconds,epsilon,loss,auc"
     assert [line.split(",")[0] for line in lines[2:]] == ["20", "40"]
     run(curves=path, evaluate_every=20, with_private_loss=True)

@@ -3,7 +3,8 @@
 from typing import Any
 
 from truebatch import accounting
-from truebatch.accounting import Bound
+from truebatch.accounting.bounds import Number
+from truebatch.accounting.rounding import effective_sigma
 from truebatch.errors import TruebatchError
 from truebatch.records.plan import RunPlan
 from truebatch.specs import SAMPLERS, nearest_multiple
@@ -11,9 +12,11 @@ from truebatch.training.privacy import Privacy
 
 
 def comparison(plan: RunPlan) -> list[dict[str, Any]]:
-    """For each sampler, epsilon at the run's sigma and delta: both ends, and what each rests on.
+    """For each sampler, epsilon at the run's noise and delta: both ends, and what each rests on.
 
-    Samplers of whole epochs are taken at the nearest number of examples that the batch size divides.
+    Upper ends are for the noise that is left after rounding, lower ends for the noise that is added; for the
+    run's own sampler they are those of its claim. Samplers of whole epochs are taken at the nearest number of
+    examples that the batch size divides.
     """
     privacy = plan.claim.privacy
     if not isinstance(privacy, Privacy) or plan.claim.sigma == 0:
@@ -22,6 +25,9 @@ def comparison(plan: RunPlan) -> list[dict[str, Any]]:
 
 
 def _row(plan: RunPlan, privacy: Privacy, name: str) -> dict[str, Any]:
+    left = effective_sigma(
+        sigma=plan.claim.sigma, clip_norm=privacy.clip_norm, num_coordinates=plan.claim.num_parameters
+    )
     spec, base = plan.spec, {"sampler": name, "adjacency": str(privacy.adjacency), "delta": privacy.delta}
     try:
         if name == spec.name:
@@ -36,15 +42,22 @@ def _row(plan: RunPlan, privacy: Privacy, name: str) -> dict[str, Any]:
             other = SAMPLERS[name](
                 num_examples=n, batch_size=b, num_steps=nearest_multiple(spec.num_steps, n // b), **cap
             )
-        found = accounting.epsilon(
-            other, sigma=plan.claim.sigma, delta=privacy.delta, adjacency=privacy.adjacency
+        lower, upper = (
+            accounting.epsilon(other, sigma=sigma, delta=privacy.delta, adjacency=privacy.adjacency)
+            for sigma in (plan.claim.sigma, left)
         )
     except TruebatchError as error:
         return {**base, "lower": None, "upper": None, "why": error.message}
-    ends = {"lower": _plain(found.lower), "upper": _plain(found.upper)}
-    return {**base, **ends, "source": {"lower": found.lower.source, "upper": found.upper.source}}
+    least, most = lower.lower.value, upper.upper.value
+    if name == spec.name:
+        least, most = plan.claim.epsilon_lower, plan.claim.epsilon_of_batches
+    return {
+        **base,
+        "lower": _plain(least),
+        "upper": _plain(most),
+        "source": {"lower": lower.lower.source, "upper": upper.upper.source},
+    }
 
 
-def _plain(bound: Bound) -> float | None:
-    value = None if bound.value is None else float(bound.value)
-    return value if value is not None and value < float("inf") else None
+def _plain(value: Number | None) -> float | None:
+    return float(value) if value is not None and value < float("inf") else None

@@ -10,6 +10,7 @@ from string import Template
 from truebatch.batching.journal import write_aside
 from truebatch.records.drawing import intervals, learning_curve
 from truebatch.records.record import CURVES, Fields, Record
+from truebatch.training.claim import ONE_NUMBER, shown
 
 REPORT = "report.html"
 
@@ -67,7 +68,7 @@ def page(record: Fields, curve: list[dict[str, float]]) -> str:
 def _title(record: Fields) -> str:
     claim = record["claim"]
     if claim["private"]:
-        return f"A model with epsilon = {_number(claim['epsilon'])} at delta = {_number(claim['delta'])}"
+        return f"A model with epsilon = {_upper(claim['epsilon'])} at delta = {_number(claim['delta'])}"
     return "A model without a privacy guarantee"
 
 
@@ -80,7 +81,7 @@ def _sentence(record: Fields) -> str:
         return (
             f"The noise of this model was calibrated for {NAMES[claim['accounted_as']]} batches, and its "
             f"batches were drawn by {NAMES[spec['sampler']]}. The epsilon that such a run is commonly said "
-            f"to have, {_number(claim['epsilon'])}, <strong>is not proven for it</strong>. "
+            f"to have, {_upper(claim['epsilon'])}, <strong>is not proven for it</strong>.{_interval(record)} "
             "This is a baseline for study."
         )
     eps, delta = claim["epsilon"], _number(claim["delta"])
@@ -88,10 +89,33 @@ def _sentence(record: Fields) -> str:
     return (
         f"For every one of the {spec['num_examples']:,} training examples: whatever anybody may conclude "
         "from this model, had that example contributed nothing, they would have concluded it with a "
-        f"probability that differs by a factor of at most e<sup>{_number(eps)}</sup> ({factor}), and by "
-        f"{delta} on top. The model is ({_number(eps)}, {delta})-differentially private under "
-        f"{_adjacency(claim['adjacency'])}."
+        f"probability that differs by a factor of at most e<sup>{_upper(eps)}</sup> ({factor}), and by "
+        f"{delta} on top. The model is ({_upper(eps)}, {delta})-differentially private under "
+        f"{_adjacency(claim['adjacency'])}.{_interval(record)}"
     )
+
+
+def _interval(record: Fields) -> str:
+    """Both ends where the sampler has no exact bound: the truth is between, and the upper may be claimed."""
+    own = _own_bounds(record)
+    if own is None:
+        return ""
+    on, lower, upper = f"With this noise on {NAMES[own['sampler']]} batches", own["lower"], own["upper"]
+    if upper is None:
+        return "" if lower is None else f" {on} epsilon is at least {_lower(lower)}."
+    may = f"{_upper(upper)} may be claimed."
+    if lower is None:
+        return f" {on} epsilon is at most {_upper(upper)}; how far below is not known: {may}"
+    if lower < upper * (1 - ONE_NUMBER):
+        both = f"at least {_lower(lower)} and at most {_upper(upper)}, both proven"
+        return f" {on} epsilon is {both}: {may}"
+    return "" if record["claim"]["private"] else f" {on} {may}"
+
+
+def _own_bounds(record: Fields) -> Fields | None:
+    """Both ends for the sampler that drew the batches."""
+    sampler = record["claim"]["spec"]["sampler"]
+    return next((row for row in record["bounds"] if row["sampler"] == sampler), None)
 
 
 def _adjacency(name: str) -> str:
@@ -108,7 +132,7 @@ def _figures(record: Fields) -> str:
     shown = []
     if claim["epsilon"] is not None:
         shown.append(
-            ("epsilon", _number(claim["epsilon"]), "upper bound" if claim["private"] else "not proven")
+            ("epsilon", _upper(claim["epsilon"]), "upper bound" if claim["private"] else "not proven")
         )
         shown.append(("delta", _number(claim["delta"]), claim["adjacency"]))
     for name, label in (
@@ -129,7 +153,7 @@ def _figures(record: Fields) -> str:
 def _facts(record: Fields) -> list[tuple[str, str]]:
     """What an expert checks."""
     claim, spec, config = record["claim"], record["claim"]["spec"], record["config"]
-    own = next((row for row in record["bounds"] if row["sampler"] == spec["sampler"]), None)
+    own = _own_bounds(record)
     rows = [
         ("Sampler", NAMES[spec["sampler"]]),
         ("Training examples n", f"{spec['num_examples']:,}"),
@@ -147,14 +171,11 @@ def _facts(record: Fields) -> list[tuple[str, str]]:
         ("Epsilon", _epsilon_fact(claim)),
     ]
     if own is not None and own.get("source"):
-        rows.append(("The bound rests on", own["source"]["upper"]))
-    if own is not None and own["lower"] is not None and own["upper"] is not None:
-        rows.append(
-            (
-                "Proven to leak at least",
-                f"epsilon = {_number(own['lower'])}; may claim {_number(own['upper'])}",
-            )
-        )
+        rows.append(("The upper bound rests on", own["source"]["upper"]))
+        if own["lower"] is not None:
+            rows.append(("Proven against these batches", f"epsilon at least {_lower(own['lower'])}"))
+            rows.append(("The lower bound rests on", own["source"]["lower"]))
+        rows.append(("May be claimed for these batches", f"epsilon = {_upper(own['upper'])}"))
     rows += [
         (
             "Distance of what is drawn to the ideal",
@@ -175,8 +196,8 @@ def _epsilon_fact(claim: Fields) -> str:
     if claim["epsilon"] is None:
         return "none"
     if claim["private"]:
-        return f"at most {claim['epsilon']:.6g} at delta = {_number(claim['delta'])} (upper bound)"
-    return f"{claim['epsilon']:.6g} for {NAMES[claim['accounted_as']]}, which was not run"
+        return f"at most {shown(claim['epsilon'])} at delta = {_number(claim['delta'])} (upper bound)"
+    return f"{shown(claim['epsilon'])} for {NAMES[claim['accounted_as']]}, which was not run"
 
 
 def _intervals(record: Fields) -> list[tuple[str, float | None, float | None, bool]]:
@@ -212,6 +233,14 @@ def _list(items: tuple[str, ...]) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.4g}"
+
+
+def _upper(value: float | None) -> str:
+    return shown(value, digits=4)
+
+
+def _lower(value: float) -> str:
+    return shown(value, digits=4, up=False)
 
 
 def _curve(path: Path) -> list[dict[str, float]]:

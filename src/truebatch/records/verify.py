@@ -174,6 +174,11 @@ def _claim(record: Fields, spec: Sampler) -> str:
     claimed = math.inf if claim["epsilon"] is None else claim["epsilon"]
     if not claimed >= reached * (1 - _TOLERANCE):
         raise _Broken(f"epsilon = {claimed:.6g} is claimed, and {reached:.6g} is what may be claimed")
+    proven = claim["epsilon_lower"]
+    if proven is not None and claim["accounted_as"] is None and not proven <= reached * (1 + _TOLERANCE):
+        raise _Broken(
+            f"epsilon is said to be at least {proven:.6g}, above {reached:.6g}, which may be claimed"
+        )
     if claim["accounted_as"] is not None:
         return f"NO GUARANTEE, and the record says so: accounted as {claim['accounted_as']}"
     return f"epsilon = {claimed:.6g} at delta = {claim['delta']:g} ({claim['adjacency']}) is an upper bound"

@@ -93,6 +93,23 @@ class Privacy:
         # What sigma was calibrated for holds; finding it again rounds up a second time.
         return min(_known(found), math.inf if self.epsilon is None else self.epsilon)
 
+    def epsilon_lower(self, *, noise_sigma: float, num_parameters: int) -> float | None:
+        """What is proven against all steps with this noise at `delta`; None where no bound is known.
+
+        Of the noise as it is added: rounding to the grid, 2^22 steps to a standard deviation, takes less off
+        than any digit that is shown.
+        """
+        if noise_sigma == 0:
+            return math.inf
+        found = accounting.epsilon(
+            self.spec,
+            sigma=noise_sigma,
+            delta=self.delta,
+            adjacency=self.adjacency,
+            statistical_distance=self._statistical_distance(num_parameters),
+        ).lower
+        return None if found.value is None else float(found.value)
+
     def _accounted_steps(self, num_steps: int) -> int:
         per_epoch: int = getattr(self.spec, "steps_per_epoch", 1)
         return min(self.spec.num_steps, -(-max(num_steps, _FEWEST_STEPS) // per_epoch) * per_epoch)
