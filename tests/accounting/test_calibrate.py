@@ -20,6 +20,7 @@ from truebatch import (
 )
 from truebatch.accounting import Adjacency, Direction
 from truebatch.accounting.bounds import DeltaCurve
+from truebatch.accounting.deterministic import log_delta_gaussian
 from truebatch.accounting.solve import solve_epsilon, solve_sigma
 from truebatch.errors import CalibrationFailed, InvalidArgument, InvalidSpec, UnknownAnalysis
 
@@ -42,6 +43,18 @@ def test_round_trips(kind) -> None:
     assert back.upper.value <= 3.0 + 1e-8
     assert delta.upper.value == pytest.approx(1e-6, rel=1e-3)
     assert delta.upper.value <= 1e-6 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 2.7e-8])
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 2.0, 5.0])
+def test_a_sigma_that_suffices_does_so_to_the_last_digit(epsilon: float, delta: float) -> None:
+    """The search for one end begins at the other, which must not be returned in its place."""
+    spec = spec_of(Deterministic, T=400)
+    found = accounting.sigma(spec, epsilon=epsilon, delta=delta)
+    upper, lower = (
+        log_delta_gaussian(sigma=end.value / 2, epsilon=epsilon) for end in (found.upper, found.lower)
+    )
+    assert upper <= math.log(delta) <= lower
 
 
 @pytest.mark.parametrize("kind", [*KINDS, TruncatedPoisson])

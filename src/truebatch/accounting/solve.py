@@ -109,12 +109,17 @@ def _bracket(
 
 
 def _end(excess: Callable[[float], float], a: float, b: float, tolerance: float, upward: bool) -> float:
-    """The end of a bracket of this width around the root: where the excess is <= 0 (upward) or >= 0."""
+    """The end of a bracket of this width around the root: where the excess is <= 0 (upward) or >= 0.
+
+    That may be where one of the two began: the root finder returns the other, whose excess is on the wrong
+    side, when it is within its tolerance.
+    """
     root = float(brentq(excess, a, b, xtol=tolerance / 4, rtol=8.9e-16))
+    keeps = b if upward else a
     step = 0.0
     while True:
         candidate = min(root + step, b) if upward else max(root - step, a)
         value = excess(candidate)
-        if (value <= 0 if upward else value >= 0) or candidate in (a, b):
+        if (value <= 0 if upward else value >= 0) or candidate == keeps:
             return candidate
         step = 2 * step + tolerance / 2
