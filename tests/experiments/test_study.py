@@ -8,10 +8,12 @@ import pyarrow as pa
 import pytest
 
 from truebatch import accounting
+from truebatch.cli import main
 from truebatch.data import Features, TableSource
 from truebatch.errors import InvalidArgument, InvalidData, SourceChanged
 from truebatch.experiments.study_cells import ARMS, SWEEPS, Cell, Sweep
 from truebatch.experiments.study_figures import series, write_study
+from truebatch.experiments.study_results import read_results, summary, write_bundle
 from truebatch.experiments.study_runs import Study, run_sweep
 
 FEATURES = Features(label="label", numeric=("x",), categorical=("c",), buckets=8)
@@ -78,28 +80,151 @@ def test_the_papers_sweeps_have_its_epsilons_and_batch_sizes() -> None:
 def test_a_sweep_is_trained_once_tuned_on_validation_and_drawn_from_its_files(tmp_path) -> None:
     seen: list[tuple[int, int, str]] = []
     study = Study(source(), FEATURES, tmp_path)
-    rows = run_sweep(study, SWEEP, lambda *now: seen.append(now))
-    good, bad = rows[:4], rows[4:]
-    assert all("at most the number of training rows" in row["why"] for row in bad)
-    assert all(row["auc"] > 0.6 and row["seeds"] == 2 for row in good)
-    assert [row["may_claim"] is None for row in good] == [False, False, True, True]
-    assert good[0]["may_claim"] <= 5 < good[1]["may_claim"]
+    failures = run_sweep(study, SWEEP, lambda *now: seen.append(now))
+    assert len(failures) == 4
+    assert all("b = 5000" in why and "at most the number of training rows" in why for why in failures)
     assert seen[0][0] == 0
     assert seen[-1][0] == seen[-1][1]
     kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
     assert len(kept) == 4 * 3
-    assert run_sweep(study, SWEEP) == rows
+    assert run_sweep(study, SWEEP) == failures
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()} == kept
     one = json.loads(next((tmp_path / "cells").glob("truncated_poisson-*.json")).read_text())
     assert {"cell", "claim", "metrics", "source", "versions"} <= one.keys()
     with pytest.raises(SourceChanged, match="one source"):
         Study(source(1), FEATURES, tmp_path).result(SWEEP.tuning(next(SWEEP.points()))[0])
-    paths = write_study(SWEEP, rows, tmp_path)
+    found = summary(SWEEP.name, read_results(tmp_path), SWEEP)
+    assert all(row["auc"] > 0.6 and row["seeds"] == 2 and row["tried"] == 2 for row in found.rows)
+    claims = {row["arm"]: row["may_claim"] for row in found.rows}
+    assert claims["common_mistake"] is claims["plain_dynamic"] is None
+    assert claims["truncated_poisson"] <= 5 < claims["dynamic_shuffle"]
+    assert found.note == "incomplete: of 8 points 4 have all their runs, 0 some of them"
+    paths = write_study(found, tmp_path)
     assert [path.suffix for path in paths] == [".csv", ".png", ".svg"]
-    assert len(paths[0].read_text().splitlines()) == 9
-    assert series(SWEEP, rows)["panels"][1]["common_mistake"][0][0] == 60
+    assert len(paths[0].read_text().splitlines()) == 5
+    assert series(found)["panels"][1]["common_mistake"][0][0] == 60
 
 
-def test_a_study_without_results_is_not_drawn(tmp_path) -> None:
-    with pytest.raises(InvalidData, match="too large"):
-        write_study(SWEEP, [{"arm": "x", "why": "too large"}], tmp_path)
+def results(*changes: dict) -> dict[Cell, dict]:
+    """Finished runs that were never trained: a cell each, and its AUC on both parts."""
+    found = {}
+    for change in changes:
+        scores = {f"{part}_auc": change.get(part, 0.6) for part in ("valid", "test")}
+        cell = dataclasses.replace(CELL, **{k: v for k, v in change.items() if k not in ("valid", "test")})
+        claim = {"sigma": 1.0, "epsilon": 5.0, "private": True}
+        found[cell] = {
+            "format": "truebatch-study/1", "source": {"rows": 9}, "cell": dataclasses.asdict(cell),
+            "claim": claim, "metrics": scores,
+        }  # fmt: skip
+    return found
+
+
+RUNS = results(
+    {"learning_rate": 0.01, "valid": 0.7, "test": 0.65},
+    {"learning_rate": 0.1, "valid": 0.6, "test": 0.8},
+    {"learning_rate": 0.01, "seed": 1, "valid": 0.5, "test": 0.67},
+    {"learning_rate": 0.1, "seed": 1, "valid": 0.9, "test": 0.9},
+)
+
+
+def test_validation_rows_choose_with_the_first_seed_and_test_rows_never_do() -> None:
+    (row,) = summary("auc-by-batch-size", RUNS).rows
+    assert (row["learning_rate"], row["seeds"], row["tried"]) == (0.01, 2, 2)
+    assert row["auc"] == pytest.approx((0.65 + 0.67) / 2)
+
+
+def test_a_figure_holds_one_epsilon_and_one_kind_of_run_and_says_what_it_left_out() -> None:
+    runs = RUNS | results({"epsilon": 1.0}, {"epsilon": 2.0}, {"model": "click"}, {"arm": "plain_dynamic"})
+    found = summary("auc-by-batch-size", runs)
+    assert [(row["arm"], row["epsilon"]) for row in found.rows] == [
+        ("dynamic_shuffle", 5.0),
+        ("plain_dynamic", 5.0),
+    ]
+    assert "1 runs of another model" in found.note
+    assert "of 112 points 0 have all their runs" in found.note
+    assert found.held == "epsilon = 5"
+    by_epsilon = summary("auc-by-epsilon", runs)
+    assert [row["epsilon"] for row in by_epsilon.rows] == [1.0, 2.0, 5.0]
+    assert by_epsilon.held == "b = 60"
+
+
+def test_a_whole_sweep_has_nothing_to_say() -> None:
+    sweep = dataclasses.replace(SWEEP, arms=("dynamic_shuffle",), batch_sizes=(60,))
+    (point,) = sweep.points()
+    cells = sweep.tuning(point)
+    runs = {cell: run for cell in cells for run in results(dataclasses.asdict(cell)).values()}
+    assert summary(sweep.name, runs, sweep).note != ""
+    (repeat,) = sweep.repeats(cells[0])
+    runs |= results(dataclasses.asdict(repeat))
+    assert summary(sweep.name, runs, sweep).note == ""
+
+
+@pytest.mark.parametrize("name", ["runs.jsonl", "runs.jsonl.gz"])
+def test_a_bundle_holds_every_run_and_its_bytes_follow_from_them(name, tmp_path) -> None:
+    write_bundle(RUNS, tmp_path / name)
+    before = (tmp_path / name).read_bytes()
+    assert read_results(tmp_path / name) == RUNS
+    write_bundle(dict(reversed(RUNS.items())), tmp_path / name)
+    assert (tmp_path / name).read_bytes() == before
+
+
+def test_a_directory_and_its_bundle_draw_the_same_figure(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study" / "cells").mkdir(parents=True)
+    for cell, run in RUNS.items():
+        (tmp_path / "study" / "cells" / f"{cell.name}.json").write_text(json.dumps(run))
+    assert main(["study", "--bundle", "runs.jsonl.gz"]) == 0
+    assert main(["figure", "auc-by-batch-size", "--out", "a"]) == 0
+    assert "incomplete: of 112 points 0 have all their runs, 0 some of them" in capsys.readouterr().err
+    assert main(["figure", "auc-by-batch-size", "--runs", "runs.jsonl.gz", "--out", "b"]) == 0
+    for suffix in ("csv", "png"):
+        name = f"auc-by-batch-size.{suffix}"
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_figures_of_auc_without_runs_name_the_study(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["figure", "auc-by-epsilon"]) == 2
+    said = capsys.readouterr().err
+    assert "there are none in 'study'" in said
+    assert "truebatch study" in said
+    assert main(["figure", "sigma-by-epochs", "--runs", "study"]) == 2
+
+
+DAMAGE = {
+    "no JSON": (lambda run: "{", "must be JSON"),
+    "a list": (lambda run: "[]", "must hold its cell"),
+    "another format": (lambda run: json.dumps(run | {"format": "x"}), "must be of format"),
+    "no metrics": (lambda run: json.dumps({k: v for k, v in run.items() if k != "metrics"}), "must hold"),
+    "an unknown arm": (lambda run: json.dumps(run | {"cell": run["cell"] | {"arm": "best"}}), "must hold"),
+    "a list for a number": (
+        lambda run: json.dumps(run | {"cell": run["cell"] | {"epsilon": []}}),
+        "must hold",
+    ),
+    "AUC of 2": (lambda run: json.dumps(run | {"metrics": {"valid_auc": 2, "test_auc": 2}}), "must hold"),
+    "another source": (lambda run: json.dumps(run | {"source": 1}), "one source"),
+    "another result": (lambda run: json.dumps(run | {"seconds": 1}), "one result"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_run_that_is_not_one_is_refused_by_its_name(what, tmp_path) -> None:
+    change, says = DAMAGE[what]
+    first = next(iter(RUNS.values()))
+    (tmp_path / "a.json").write_text(json.dumps(first))
+    (tmp_path / "b.json").write_text(change(first))
+    with pytest.raises(InvalidData, match=rf"b\.json.*{says}|{says}.*b\.json"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}\n", b"\x1f\x8b\x08broken", b"\xff\xfe"])
+def test_what_is_no_bundle_is_refused(data, tmp_path) -> None:
+    for name in ("runs.jsonl", "runs.jsonl.gz"):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InvalidData, match=r"runs\.jsonl"):
+            read_results(tmp_path / name)
+
+
+def test_runs_of_other_points_alone_are_not_drawn() -> None:
+    with pytest.raises(InvalidData, match="no run of auc-by-epsilon"):
+        summary("auc-by-epsilon", results({"arm": "plain_dynamic"}))

@@ -15,11 +15,17 @@ from truebatch.cli.request import count
 from truebatch.errors import InvalidArgument
 from truebatch.experiments import FIGURES, draw_figure
 
-_HELP = "a figure of the paper, computed anew: PNG, SVG and the numbers as CSV"
+_HELP = "a figure of the paper, drawn anew: PNG, SVG and the numbers as CSV"
 _EPILOG = """\
-example:
+The figures of sigma are computed. Those of AUC are drawn from the runs of `truebatch study`, as far as there
+are any: --runs names its directory, or the file that `truebatch study --bundle` makes of it.
+
+examples:
   truebatch figure sigma-by-batch-size --out figures
+  truebatch figure auc-by-epsilon --runs study --out figures
 """
+# Drawn from runs; their modules load JAX, which takes seconds.
+_FROM_RUNS = {"auc-by-batch-size": "Test AUC by batch size", "auc-by-epsilon": "Test AUC by epsilon"}
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -31,9 +37,16 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = "; ".join(f"{name}: {figure.title}" for name, figure in FIGURES.items())
-    parser.add_argument("name", metavar="NAME", help=f"one of: {names}; or 'all'")
+    titles = {name: figure.title for name, figure in FIGURES.items()} | _FROM_RUNS
+    names = "; ".join(f"{name}: {title}" for name, title in titles.items())
+    parser.add_argument("name", metavar="NAME", help=f"one of: {names}; or 'all' that are computed")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="directory (default: %(default)s)")
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        metavar="DIR",
+        help="a study's directory, or its bundle, for figures of AUC (default: study)",
+    )
     parser.add_argument(
         "--workers", type=count, default=os.cpu_count() or 1, help="processes (default: all cores)"
     )
@@ -44,10 +57,20 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw one figure, or all."""
+    if arguments.name in _FROM_RUNS:
+        from truebatch.cli.job import figure  # noqa: PLC0415
+
+        figure(arguments.name, arguments.runs or Path("study"), arguments.out)
+        return 0
     names = list(FIGURES) if arguments.name == "all" else [arguments.name]
     for name in names:
         if name not in FIGURES:
-            raise InvalidArgument(f"figure must be one of {', '.join(FIGURES)}, all; got {name!r}.")
+            known = ", ".join((*FIGURES, *_FROM_RUNS))
+            raise InvalidArgument(f"figure must be one of {known}, all; got {name!r}.")
+    if arguments.runs is not None:
+        raise InvalidArgument(
+            f"--runs is for figures of AUC; got it for {arguments.name!r}, which is computed."
+        )
     for name in names:
         for path in _draw(name, arguments):
             print(path)

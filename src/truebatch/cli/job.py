@@ -23,6 +23,7 @@ from truebatch.experiments.demo import DEMO
 from truebatch.experiments.flights import flights_features, write_flights
 from truebatch.experiments.study_cells import SWEEPS, Sweep
 from truebatch.experiments.study_figures import write_study
+from truebatch.experiments.study_results import read_results, summary, write_bundle
 from truebatch.experiments.study_runs import Study, run_sweep
 from truebatch.keys import Key
 from truebatch.records import RECORD, RunConfig, RunPlan, Split, Watch, read_toml, write_report
@@ -187,10 +188,32 @@ def study(arguments: argparse.Namespace) -> int:
     for name in names:
         sweep = _sweep(SWEEPS[name], arguments)
         with _shown_runs(name) as watch:
-            rows = run_sweep(runs, sweep, watch)
-        for path in write_study(sweep, rows, out):
-            print(path)
+            failures = run_sweep(runs, sweep, watch)
+        for failure in failures:
+            print(f"left out: {failure}", file=sys.stderr)
+        _draw(name, out, out, sweep)
     return 0
+
+
+def bundle(arguments: argparse.Namespace) -> int:
+    """All runs of a study's directory as one file."""
+    results = read_results(Path(arguments.out))
+    write_bundle(results, Path(arguments.bundle))
+    print(f"{len(results)} runs: {arguments.bundle}")
+    return 0
+
+
+def figure(name: str, runs: Path, out: Path) -> None:
+    """One of the study's figures, from what its runs left."""
+    _draw(name, runs, out, None)
+
+
+def _draw(name: str, runs: Path, out: Path, sweep: Sweep | None) -> None:
+    found = summary(name, read_results(runs), sweep)
+    if found.note:
+        print(f"{name}: {found.note}", file=sys.stderr)
+    for path in write_study(found, out):
+        print(path)
 
 
 def _sweep(sweep: Sweep, arguments: argparse.Namespace) -> Sweep:

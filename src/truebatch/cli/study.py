@@ -11,10 +11,12 @@ Trains every sampler at its own noise, shuffling with Poisson's noise (the commo
 privacy, with the learning rate chosen on validation rows, over several seeds, and draws the paper's Figure 3
 (left and right) and Figure 4 (left). Without SOURCE: on the flights that come with the package, in some hours
 on two cores. One file a run: stopped at any moment, the same command goes on. The data are taken to be
-public.
+public. --bundle FILE trains nothing, and puts all runs of DIR into one file of JSON lines, from which
+`truebatch figure` draws too.
 
-example:
+examples:
   truebatch study --sweep auc-by-batch-size --out study
+  truebatch study --out study --bundle runs.jsonl.gz
 """
 
 
@@ -44,12 +46,13 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "--model", choices=("linear", "click"), help="default: linear on the flights, else click"
     )
     parser.add_argument("--smoke", action="store_true", help="a few short runs, to see that all of it works")
+    parser.add_argument("--bundle", metavar="FILE", help="DIR's runs as one file: .jsonl or .jsonl.gz")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the sweeps and draw them."""
     # JAX takes seconds to load: only who trains waits.
-    from truebatch.cli.job import study  # noqa: PLC0415
+    from truebatch.cli.job import bundle, study  # noqa: PLC0415
 
-    return study(arguments)
+    return bundle(arguments) if arguments.bundle else study(arguments)

@@ -24,7 +24,7 @@ def draw(content: dict[str, Any]) -> dict[str, bytes]:
     panels, axis = content["panels"], content["axis"]
     with mpl.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(max(8.0, 5.2 * len(panels)), 5.4), layout="constrained")
-        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
         for place, (epochs, lines) in zip(axes, sorted(panels.items()), strict=True):
             for arm, points in lines.items():
                 colour, marker, dash = _STYLE[arm]
@@ -43,11 +43,18 @@ def draw(content: dict[str, Any]) -> dict[str, bytes]:
                 )
             place.set_xscale("log", base=2)
             place.set_xlabel(_AXES[axis])
-            place.set_title(f"{epochs} epoch{'s' if epochs != 1 else ''}", loc="left")
+            held = f", {content['held']}" if content.get("held") else ""
+            place.set_title(f"{epochs} epoch{'s' if epochs != 1 else ''}{held}", loc="left")
             place.grid(axis="y", color="#e3e3e3", linewidth=0.7)
         axes[0].set_ylabel("test AUC (mean and standard deviation over seeds)")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+        lines = {
+            label: handle
+            for place in axes
+            for handle, label in zip(*place.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=2, frameon=False)
+        if content.get("note"):
+            figure.suptitle(content["note"], fontsize=9, color="#a33b20", ha="left", x=0.01)
         found = {}
         for suffix in ("png", "svg"):
             data = io.BytesIO()

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,14 +13,13 @@ from truebatch.batching.journal import write_aside
 from truebatch.data import Features, MappedSource, RowRange, Source, prepare
 from truebatch.errors import InvalidData, SourceChanged, TruebatchError
 from truebatch.experiments.study_cells import Cell, Sweep
+from truebatch.experiments.study_results import CELLS, FORMAT, best
 from truebatch.keys import Key
 from truebatch.records import RunPlan, Split
 from truebatch.records.record import versions
 from truebatch.records.run import optimizer_of
 from truebatch.training.evaluate import evaluation
 from truebatch.training.train import train
-
-FORMAT = "truebatch-study/1"
 
 Watch = Callable[[int, int, str], None]
 
@@ -40,7 +38,7 @@ class Study:
 
     def result(self, cell: Cell) -> dict[str, Any]:
         """What came of a cell: from its file, or trained now."""
-        path = self.directory / "cells" / f"{cell.name}.json"
+        path = self.directory / CELLS / f"{cell.name}.json"
         identity = json.loads(json.dumps(self.source.identity()))
         if path.exists():
             found: dict[str, Any] = json.loads(path.read_text())
@@ -90,40 +88,25 @@ class Study:
         return prepare(part, place, self.features)
 
 
-def run_sweep(study: Study, sweep: Sweep, watch: Watch = lambda *_: None) -> list[dict[str, Any]]:
-    """Every point of a sweep: tuned on validation rows, repeated over seeds, summed up. Resumes run by run.
+def run_sweep(study: Study, sweep: Sweep, watch: Watch = lambda *_: None) -> list[str]:
+    """Train every point of a sweep: tuned on validation rows, repeated over seeds. Resumes run by run.
 
-    A point that cannot be (a batch larger than the data, a bound that is not known) says why.
+    Returns, in words, which points cannot be and why: a batch larger than the data, or no known bound.
     """
-    points, rows = list(sweep.points()), []
+    points, failures = list(sweep.points()), []
     per_point = len(sweep.learning_rates) * len(sweep.clip_norms) + sweep.num_seeds - 1
     for i, point in enumerate(points):
         watch(i * per_point, len(points) * per_point, " ".join(str(part) for part in point))
-        rows.append(_point(study, sweep, point))
+        try:
+            results = {cell: study.result(cell) for cell in sweep.tuning(point)}
+            for cell in sweep.repeats(best(results, results)):
+                study.result(cell)
+        except SourceChanged:
+            raise
+        except TruebatchError as error:
+            arm, batch_size, epochs, epsilon = point
+            failures.append(
+                f"{arm}, b = {batch_size}, {epochs} epochs, epsilon = {epsilon:g}: {error.message}"
+            )
     watch(len(points) * per_point, len(points) * per_point, "done")
-    return rows
-
-
-def _point(study: Study, sweep: Sweep, point: tuple[str, int, int, float]) -> dict[str, Any]:
-    arm, batch_size, epochs, epsilon = point
-    row: dict[str, Any] = {"arm": arm, "batch_size": batch_size, "epochs": epochs, "epsilon": epsilon}
-    try:
-        tried = [(cell, study.result(cell)) for cell in sweep.tuning(point)]
-        chosen, first = max(tried, key=lambda pair: pair[1]["metrics"]["valid_auc"])
-        results = [first, *(study.result(cell) for cell in sweep.repeats(chosen))]
-    except SourceChanged:
-        raise
-    except TruebatchError as error:
-        return {**row, "why": error.message}
-    scores = [result["metrics"]["test_auc"] for result in results]
-    return {
-        **row,
-        "auc": statistics.mean(scores),
-        "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
-        "seeds": len(scores),
-        "sigma": first["claim"]["sigma"],
-        "may_claim": first["claim"]["epsilon"] if first["claim"]["private"] else None,
-        "learning_rate": chosen.learning_rate,
-        "clip_norm": chosen.clip_norm,
-        "valid_auc": first["metrics"]["valid_auc"],
-    }
+    return failures
