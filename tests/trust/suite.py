@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from truebatch.errors import TruebatchError
 from trust.fault import Fault
 
-MODULES = tuple(f"trust.faults.{name}" for name in ("batches", "accounting", "training", "audit", "records"))
+MODULES = tuple(f"trust.faults.{name}" for name in ("batches", "empty_steps", "accounting", "training", "audit", "records", "secrecy"))
 
 FAMILIES = {
     1: "Workers share or copy the state of a generator",
