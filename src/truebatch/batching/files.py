@@ -12,6 +12,7 @@ from truebatch.batching.batches import Batch, require_steps
 from truebatch.batching.digest import NAME as DIGEST_NAME
 from truebatch.batching.engine import digest_of_file
 from truebatch.batching.manifest import Manifest, load, spec_of
+from truebatch.data.source import schema_entries
 from truebatch.errors import DamagedBatches
 from truebatch.specs import Sampler
 
@@ -23,7 +24,8 @@ class FileBatches:
 
     Guarantees:
       - Each batch is a view of the mapped file: nothing is copied until somebody does.
-      - A directory without a manifest, or with a file that is missing or of another size, is refused.
+      - A directory without a manifest, or with a file that is missing or of another size, is refused; a file
+        that is cut or whose columns are others later on is noticed when its batches are read.
     `verify()` also reads every byte and compares digests.
     """
 
@@ -79,8 +81,11 @@ class FileBatches:
                 try:
                     with pa.memory_map(str(path)) as file:
                         reader = pa.ipc.open_file(pa.BufferReader(file.read_buffer()))
-                except (pa.ArrowException, OSError):
+                    columns = schema_entries(reader.schema)
+                except (pa.ArrowException, ValueError, OSError):  # a name may be no text any more
                     raise _damaged(path) from None
+                if columns != self.manifest["columns"]:
+                    raise _damaged(path)
             self._readers[part] = reader
             while len(self._readers) > _MAPPED_PARTS:
                 self._readers.popitem(last=False)
@@ -89,12 +94,17 @@ class FileBatches:
     def _record(self, reader: pa.RecordBatchFileReader, part: int, index: int) -> pa.RecordBatch:
         first = part * self._per_part + index * self._per_record
         last = min(first + self._per_record, (part + 1) * self._per_part, self._spec.num_steps)
+        entry = self.manifest["files"][part]
+        path = self.directory / entry["name"]
         try:
-            record = reader.get_batch(index)
+            # What is mapped is only there as long as the file is.
+            record = reader.get_batch(index) if path.stat().st_size == entry["bytes"] else None
+            if record is not None:
+                record.validate(full=True)  # an offset that points outside of the map would be followed
         except (pa.ArrowException, ValueError, OSError):
             record = None
         if record is None or record.num_rows != (last - first) * self._rows:
-            raise _damaged(self.directory / self.manifest["files"][part]["name"])
+            raise _damaged(path)
         return record
 
     def verify(self) -> None:

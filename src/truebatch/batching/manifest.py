@@ -1,5 +1,6 @@
 """manifest.json: what a directory of batches is, without a word about who is in them."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from truebatch.keys import Key
 from truebatch.sampling import SCHEME, schedule
 from truebatch.specs import SAMPLERS, Sampler, as_dict
 
-FORMAT = "truebatch-batches/1"
+FORMAT = "truebatch-batches/2"
 MANIFEST = "manifest.json"
 _CHECK_BYTES = 8
+_DIGEST = "digest"
 
 Manifest = dict[str, Any]
 
@@ -54,7 +56,14 @@ def with_files(manifest: Manifest, files: list[tuple[int, str]]) -> Manifest:
         {"name": part_name(part), "bytes": size, DIGEST_NAME: digest}
         for part, (size, digest) in enumerate(files)
     ]
-    return {**manifest, "files": entries}
+    whole = {**manifest, "files": entries}
+    return {**whole, _DIGEST: _digest_of(whole)}
+
+
+def _digest_of(manifest: Manifest) -> str:
+    """SHA-256 of all of a manifest but its digest."""
+    body = {name: value for name, value in manifest.items() if name != _DIGEST}
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def to_text(manifest: Manifest) -> str:
@@ -63,7 +72,11 @@ def to_text(manifest: Manifest) -> str:
 
 
 def load(directory: Path) -> Manifest:
-    """The manifest of a directory of batches."""
+    """The manifest of a directory of batches.
+
+    Guarantees:
+      - A word that is not as it was written is noticed: a digest of all of them is checked.
+    """
     path = directory / MANIFEST
     try:
         manifest = json.loads(path.read_text())
@@ -72,7 +85,7 @@ def load(directory: Path) -> Manifest:
             f"a directory of batches has a {MANIFEST}, written last; got {str(directory)!r} without one.",
             hint="run 'truebatch batches' again with the same arguments to finish it.",
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedBatches(f"{path} cannot be read: {error}.") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
@@ -92,6 +105,8 @@ def load(directory: Path) -> Manifest:
 
 def _require_sound(manifest: Manifest) -> None:
     """Everything that a reader relies on is there, and agrees with the spec."""
+    if manifest[_DIGEST] != _digest_of(manifest):
+        raise ValueError("its digest differs")
     spec, layout, files = spec_of(manifest), manifest["layout"], manifest["files"]
     counts = [layout[name] for name in ("rows_per_batch", "batches_per_record", "batches_per_file")]
     if not all(type(count) is int and count > 0 for count in counts) or counts[2] % counts[1]:

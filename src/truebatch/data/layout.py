@@ -138,8 +138,12 @@ def _layout_from(data: bytes) -> Layout:
 
 def require_unique_names(schema: pa.Schema) -> None:
     """Refuse a schema in which a name stands for two columns."""
+    try:
+        names = schema.names
+    except UnicodeDecodeError:
+        raise InvalidData("column names must be UTF-8; got one that is not.") from None
     seen: set[str] = set()
-    for name in schema.names:
+    for name in names:
         if name in seen:
             raise InvalidData(
                 f"column names must be unique; got {name!r} twice.", hint="rename one of the two columns."

@@ -123,7 +123,9 @@ def _batches(file: DataFile, groups: list[int]) -> Iterator[pa.RecordBatch]:
     file.require_same(path.stat().st_size, digest(_footer(path)))
     try:
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as reader:
-            yield from reader.iter_batches(batch_size=PIECE_ROWS, row_groups=groups)
+            for batch in reader.iter_batches(batch_size=PIECE_ROWS, row_groups=groups):
+                batch.validate(full=True)  # text may not be UTF-8
+                yield batch
     except (pa.ArrowException, OSError) as error:
         raise InvalidData(f"a Parquet file must be readable; got {file.path!r}: {error}.") from None
 
