@@ -134,3 +134,12 @@ def test_bad_overheads_are_refused(overhead: float) -> None:
         smallest_max_batch_size(
             num_examples=100, batch_size=10, num_steps=5, epsilon=1.0, delta=1e-5, sigma_overhead=overhead
         )
+
+
+def test_a_cut_too_rare_to_cap_its_loss_is_accounted_at_every_sigma() -> None:
+    """The probability left to the cut is 1 up to rounding, which once had no root to search for."""
+    spec = TruncatedPoisson(num_examples=700, batch_size=100, num_steps=7, max_batch_size=200)
+    free = Poisson(num_examples=700, batch_size=100, num_steps=7)
+    for sigma in [0.9 + 0.001 * i for i in range(12)]:
+        cut = accounting.epsilon(spec, sigma=sigma, delta=1e-5).upper.value
+        assert cut == pytest.approx(accounting.epsilon(free, sigma=sigma, delta=1e-5).upper.value, rel=1e-7)

@@ -79,9 +79,12 @@ class MixturePair:
     def loss_at(self, log_prob: float) -> float:
         """The loss at the x that P exceeds with this probability."""
         low, high = -40.0 * self.sigma, max(0.0, self.p.mean) + self.sigma * math.sqrt(1 - 2 * log_prob)
-        x = brentq(
-            lambda x: self.p.log_upper_tail(x, self.sigma) - log_prob, low, high, xtol=1e-3 * self.sigma
-        )
+
+        def excess(x: float) -> float:
+            return self.p.log_upper_tail(x, self.sigma) - log_prob
+
+        # At log_prob = 0 the lowest x may already be exceeded with a probability that rounds to less than 1.
+        x = low if excess(low) <= 0 else brentq(excess, low, high, xtol=1e-3 * self.sigma)
         return float(self._loss(np.array([x]))[0])
 
     def capped(self, loss: float) -> "MixturePair":
