@@ -26,13 +26,16 @@ from truebatch.experiments.study_figures import write_study
 from truebatch.experiments.study_results import read_results, summary, write_bundle
 from truebatch.experiments.study_runs import Study, run_sweep
 from truebatch.keys import Key
-from truebatch.records import RECORD, RunConfig, RunPlan, Split, Watch, read_toml, write_report
+from truebatch.records import RECORD, RunConfig, RunPlan, Split, SplitBy, Watch, read_toml, write_report
 from truebatch.records import run as carry_out
 from truebatch.records import verify as check_run
 from truebatch.records.verify import FAILED
 from truebatch.training import show_progress
 
-_DATA = ("label", "positive", "numeric", "categorical", "leave_out", "buckets", "train_share", "valid_share")
+_SHARES, _EDGES = ("train_share", "valid_share"), ("valid_from", "test_from")
+_DATA = (
+    "label", "positive", "numeric", "categorical", "leave_out", "buckets", *_SHARES, "split_by", *_EDGES,
+)  # fmt: skip
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -42,10 +45,8 @@ def train(arguments: argparse.Namespace) -> int:
     with status("reading the shape of the source"):
         source = source_of(arguments.source, format=arguments.format, on_bad_row=arguments.on_bad_row)
     features = _features(values, source)
-    split = Split(
-        **{k: values[f"{k}_share"] for k in ("train", "valid") if values.get(f"{k}_share") is not None}
-    )
-    with status("calibrating"):
+    split = _split(values)
+    with status("finding the parts of the split, and calibrating"):
         plan = RunPlan.of(source, features, config, split)
     _announce(plan)
     if arguments.dry_run:
@@ -148,11 +149,30 @@ def _features(values: dict[str, Any], source: Source) -> Features:
     label = values.get("label", "label")
     more = {name: values[name] for name in ("buckets", "positive") if name in values}
     if "numeric" not in values and "categorical" not in values:
-        return Features.infer(source.schema, label=label, leave_out=values.get("leave_out", ()), **more)
+        left_out = [*values.get("leave_out", ())]
+        if values.get("split_by") in source.schema.names:  # what parts rows is no feature unless it is named
+            left_out.append(values["split_by"])
+        return Features.infer(source.schema, label=label, leave_out=left_out, **more)
     numeric, categorical = tuple(values.get("numeric", ())), tuple(values.get("categorical", ()))
     features = Features(label=label, numeric=numeric, categorical=categorical, **more)
     features.require(source.schema)
     return features
+
+
+def _split(values: dict[str, Any]) -> Split | SplitBy:
+    """By shares of the rows, or by a column."""
+    shares = {name: values[name] for name in _SHARES if name in values}
+    edges = {name: str(values[name]) for name in _EDGES if name in values}
+    if "split_by" not in values:
+        if edges:
+            raise InvalidArgument(
+                f"{' and '.join(edges)} need the column that they are values of; got no split_by.",
+                hint="give --split-by COLUMN.",
+            )
+        return Split(**{name.removesuffix("_share"): value for name, value in shares.items()})
+    if shares:
+        raise InvalidArgument(f"a split is by shares or by a column; got {', '.join(shares)} and split_by.")
+    return SplitBy(column=values["split_by"], **edges)
 
 
 def _announce(plan: RunPlan) -> None:

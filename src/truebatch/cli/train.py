@@ -10,10 +10,10 @@ from truebatch.specs import SAMPLERS
 _HELP = "a model with a guarantee from a source of rows: calibrate, sample, train, evaluate, record"
 _EPILOG = """\
 Rows are taken in the order of the source, oldest first: the first 80% train, the next 10% validate, the rest
-test. Columns that are not named are inferred (numbers are numeric, text is categorical), and shown before the
-start. RUN gets run.json (the public record), report.html, curves.csv, and private files: prepared rows and
-checkpoints; the key is beside it. Stopped at any moment, the same command goes on; --dry-run says what it
-would do.
+test; --split-by COLUMN takes another split. Columns that are not named are inferred (numbers are numeric,
+text is categorical), and shown before the start. RUN gets run.json (the public record), report.html,
+curves.csv, and private files: prepared rows and checkpoints; the key is beside it. Stopped at any moment, the
+same command goes on; --dry-run says what it would do.
 
 --config FILE is a TOML file with the same names as the options, hyphens as underscores; options win.
 
@@ -77,6 +77,11 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--valid-share", type=number, metavar="X", help="next rows, to validate (default: 0.1)"
     )
+    group.add_argument(
+        "--split-by", metavar="COLUMN", help="a column of train, valid and test, instead of shares; or a time"
+    )
+    group.add_argument("--valid-from", metavar="V", help="with a time: its value from which rows validate")
+    group.add_argument("--test-from", metavar="V", help="with a time: its value from which rows test")
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:

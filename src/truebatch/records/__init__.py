@@ -1,10 +1,11 @@
 """A run: what is asked, what ran, what may be claimed, and whether it holds."""
 
-from truebatch.records.config import RunConfig, Split, read_toml
+from truebatch.records.config import RunConfig, read_toml
 from truebatch.records.plan import RunPlan
 from truebatch.records.record import RECORD, Record
 from truebatch.records.report import write_report
 from truebatch.records.run import Watch, run
+from truebatch.records.split import Split, SplitBy
 from truebatch.records.verify import Check, verify
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "RunConfig",
     "RunPlan",
     "Split",
+    "SplitBy",
     "Watch",
     "read_toml",
     "run",

@@ -19,29 +19,6 @@ _SCHEDULES = ("cosine", "constant")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
-    """Rows by position, oldest first: the first `train` share, then `valid`, then the rest for the test."""
-
-    train: float = 0.8
-    valid: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not (0 < self.train <= 1 and 0 <= self.valid and self.train + self.valid <= 1 + 1e-12):
-            raise InvalidArgument(
-                "a split must have 0 < train and 0 <= valid with train + valid at most 1; "
-                f"got train={self.train:g}, valid={self.valid:g}."
-            )
-
-    def edges(self, num_rows: int) -> tuple[int, int]:
-        """Where the validation rows begin, and the test rows.
-
-        >>> Split().edges(327_346)
-        (261876, 294611)
-        """
-        return int(self.train * num_rows), min(num_rows, int((self.train + self.valid) * num_rows))
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Sampler, goal, model and optimizer of one run.
 

@@ -7,8 +7,8 @@ import jax
 
 from truebatch.batching.plan import available_memory
 from truebatch.data import Features, Layout, RowRange, Source
-from truebatch.errors import InvalidData
-from truebatch.records.config import RunConfig, Split
+from truebatch.records.config import RunConfig
+from truebatch.records.split import Split, SplitBy, split_as_dict
 from truebatch.specs import Sampler
 from truebatch.training.claim import Claim
 from truebatch.training.models import Model, click_model, linear_model
@@ -25,6 +25,7 @@ class RunPlan:
 
     config: RunConfig
     features: Features
+    split: Split | SplitBy
     train: RowRange
     valid: RowRange | None
     test: RowRange | None
@@ -34,27 +35,22 @@ class RunPlan:
     gathers: bool
 
     @classmethod
-    def of(cls, source: Source, features: Features, config: RunConfig, split: Split) -> "RunPlan":
+    def of(cls, source: Source, features: Features, config: RunConfig, split: Split | SplitBy) -> "RunPlan":
         """Everything that can be wrong with a request is found here."""
         features.require(source.schema)
-        N = source.num_rows
-        a, v = split.edges(N)
-        if a == 0:
-            raise InvalidData(
-                f"a split must leave rows for training; got {N} rows and train={split.train:g}.",
-                hint="use more rows, or a larger train share.",
-            )
-        spec = config.spec(a)
+        (first, last), valid, test = split.parts(source)
+        spec = config.spec(last - first)
         model = model_of(config, features)
         return cls(
             config=config,
             features=features,
-            train=RowRange(source, 0, spec.num_examples),
-            valid=RowRange(source, a, v) if a < v else None,
-            test=RowRange(source, v, N) if v < N else None,
+            split=split,
+            train=RowRange(source, first, first + spec.num_examples),
+            valid=None if valid is None else RowRange(source, *valid),
+            test=None if test is None else RowRange(source, *test),
             spec=spec,
             model=model,
-            claim=Claim.of(privacy_of(config, a), spec, num_parameters=num_parameters(model)),
+            claim=Claim.of(privacy_of(config, last - first), spec, num_parameters=num_parameters(model)),
             gathers=_fits(spec.num_examples * Layout.of(features.schema).width),
         )
 
@@ -63,6 +59,7 @@ class RunPlan:
         return {
             "config": self.config.as_dict(),
             "features": self.features.as_dict(),
+            "split": split_as_dict(self.split),
             "claim": self.claim.as_dict(),
             "data": {
                 "train": self.train.identity(),

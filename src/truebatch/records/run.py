@@ -137,7 +137,7 @@ def _is_of(found: Fields, key: Key) -> bool:
 def _carry_out(
     plan: RunPlan, where: Path, key: Key, asked: Fields, memory: int, watch: Watch, constant_time: bool
 ) -> Record:
-    began = time.monotonic()
+    began, bounds = time.monotonic(), comparison(plan)
     batches, stored = _batches(plan, where, key, memory, watch)
     valid, test = (
         _prepared(plan, rows, where, name, watch)
@@ -166,7 +166,7 @@ def _carry_out(
         {
             "format": FORMAT,
             **_public(asked, key),
-            "bounds": comparison(plan),
+            "bounds": bounds,
             "batches": stored,
             "checkpoint": last_checkpoint(where),
             "metrics": metrics,

@@ -20,6 +20,7 @@ from truebatch.errors import DamagedRun, TruebatchError
 from truebatch.keys import Key
 from truebatch.records.config import RunConfig
 from truebatch.records.record import BATCHES, CHECKPOINTS, ROWS, Fields, Record, key_check, under_key
+from truebatch.records.split import PARTS, split_from_dict
 from truebatch.sampling import SCHEME, Schedule, schedule
 from truebatch.specs import SAMPLERS, Sampler
 
@@ -256,7 +257,10 @@ def _data(
         found = under_key(json.loads(json.dumps(RowRange(data, *said["rows"]).identity())), key)
         if found != said:
             raise _Broken(f"the {name} rows differ in {difference(said, found)}")
-    rows = EncodedSource(RowRange(data, 0, drawn.spec.num_examples), Features.from_dict(record["features"]))
+    _split(record, data, drawn)
+    rows = EncodedSource(
+        RowRange(data, *record["data"]["train"]["rows"]), Features.from_dict(record["features"])
+    )
     n = rows.num_rows
     if full:
         starts = range(0, n, _COMPARED_ROWS)
@@ -268,6 +272,16 @@ def _data(
             raise _Broken(f"rows {first} to {last - 1} are others than those the run was trained on")
     which = "all rows" if full else f"rows {starts[0]} to {min(starts[0] + _COMPARED_ROWS, n) - 1}"
     return f"the source is the one of the record; {which} were compared value by value"
+
+
+def _split(record: Fields, data: Source, drawn: Schedule) -> None:
+    """The rows of each part are those that the split gives, but for training rows that b does not divide."""
+    parts = split_from_dict(record["split"]).parts(data)
+    n = RunConfig.from_dict(record["config"]).num_examples(parts[0][1] - parts[0][0])
+    expected = [[parts[0][0], parts[0][0] + n], *(None if part is None else list(part) for part in parts[1:])]
+    found = [None if said is None else said["rows"] for said in (record["data"][name] for name in PARTS)]
+    if found != expected or n != drawn.spec.num_examples:
+        raise _Broken(f"the rows of the parts are {found} in the record, and {expected} by its split")
 
 
 def _same_rows(
