@@ -28,7 +28,7 @@ import optax
 from truebatch.keys import Key
 from truebatch.training import checkpoint
 from truebatch.training.noise import Noise
-from truebatch.training.noise_words import SPARE_WORDS, NoiseWords, num_threads
+from truebatch.training.noise_words import SPARE_WORDS, Kind, NoiseWords, num_threads
 from truebatch.training.optimizers import adagrad, adam
 from truebatch.training.update import compiled_update
 
@@ -48,19 +48,19 @@ def with_huge_pages() -> None:
 
 def noise_cases(rows: int) -> dict[str, Case]:
     noise, words = Noise(KEY, sigma=0.55, clip_norm=1.0), NoiseWords(KEY)
-    held = {"sum": jnp.zeros((rows, WIDTH), jnp.float32)}
-    buffer = np.empty(2**20 + SPARE_WORDS, dtype=np.uint64)
+    sums = jnp.zeros((rows, WIDTH), jnp.float32)
+    buffers = {kind: np.empty(2**20 + SPARE_WORDS, dtype=np.uint64) for kind in Kind}
     room = np.ones(rows * WIDTH)
     draw = jax.jit(lambda i: jax.random.normal(jax.random.key(i), (rows, WIDTH), jnp.float32))
     numpy_bits = np.random.Generator(np.random.Philox(1))
 
     def ours() -> None:
-        held["sum"] = noise.add(3, held["sum"]).block_until_ready()
+        noise.add(3, sums).block_until_ready()
 
     def stream() -> None:
         with ThreadPoolExecutor(num_threads()) as pool:
-            for first in range(0, rows * WIDTH, 2**20):
-                words.fill(buffer, step=3, first=first, pool=pool)
+            for first in range(0, rows * WIDTH // 2, 2**20):
+                words.fill(buffers, step=3, first=first, pool=pool)
 
     return {
         "noise on the grid, added (ours)": ours,

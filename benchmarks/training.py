@@ -106,8 +106,7 @@ def ours(b: int, *, private: bool) -> Step:
     def step() -> None:
         params, state, scratch = held
         total = clipped_sum(params, scratch, examples, weights).gradient
-        noised = noise.add(next(count), total) if private else total
-        held[:] = [*update(params, state, noised), noised]
+        held[:] = [*update(params, state, noise.add(next(count), total) if private else total), total]
         jax.block_until_ready(held)
 
     return step

@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 
 from truebatch.keys import Key
-from truebatch.training.noise_numbers import Grid, numbers_of
-from truebatch.training.noise_words import NoiseWords
+from truebatch.training.noise import Noise
 
-CHUNK = 2**22
+CHUNK = 2**23
 SCALE = 1.1 * 2**22
+NOISE = Noise(Key.for_tests(21), sigma=1.1, clip_norm=1.0)
 SHIFT = 12  # bins are 2^12 grid steps: a thousandth of a deviation
 NUM_BINS = 2**16
 REJECT = 1e-6
@@ -22,12 +22,10 @@ pytestmark = pytest.mark.slow
 
 
 def ours(num_chunks: int) -> Iterator[np.ndarray]:
-    words = NoiseWords(Key.for_tests(21))
-    grid = Grid(step=1.0, scale=SCALE)
-    device = jax.devices("cpu")[0]
-    with jax.enable_x64(True):
-        for numbers in numbers_of(words, grid, step=5, num_chunks=num_chunks, chunk=CHUNK, device=device):
-            yield np.asarray(numbers).ravel()
+    sums = jnp.zeros(CHUNK, jnp.float32)
+    for step in range(num_chunks):
+        noised = np.asarray(NOISE.add(step, sums)) / np.float32(NOISE.grid)
+        yield noised.astype(np.int32)
 
 
 def float32(num_chunks: int) -> Iterator[np.ndarray]:
@@ -69,7 +67,7 @@ def tail_pvalues(total: np.ndarray) -> list[float]:
 
 @pytest.fixture(scope="module")
 def billion() -> np.ndarray:
-    total = counts(ours(240))
+    total = counts(ours(120))
     assert total.sum() > 10**9
     return total
 
@@ -85,4 +83,4 @@ def test_the_tails_of_a_billion_draws_have_what_they_should(billion):
 
 def test_the_tails_of_a_float32_generator_do_not():
     """The twin: nothing beyond 5.42 deviations, where a billion draws have sixty."""
-    assert min(tail_pvalues(counts(float32(240)))) < REJECT / 13
+    assert min(tail_pvalues(counts(float32(120)))) < REJECT / 13

@@ -4,7 +4,6 @@ import os
 import pickle
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +12,15 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
-from scipy.special import erfcinv
 
 from truebatch.errors import InvalidArgument, InvalidKey
 from truebatch.keys import Key
 from truebatch.training import noise as noise_module
-from truebatch.training import noise_numbers
-from truebatch.training.exact_normal import rounded_normal
+from truebatch.training import noise_pairs
+from truebatch.training.exact_normal import rounded_pair
 from truebatch.training.noise import Noise, statistical_distance
-from truebatch.training.noise_words import NoiseWords
-from truebatch.training.normals import UNDECIDED, rounded_normals
+from truebatch.training.noise_words import Kind, NoiseWords
+from truebatch.training.normals import Pairs, rounded_pairs
 
 KEY = Key.for_tests(8)
 SHAPES = {"table": (4001, 300), "dense": [(2000, 60), (150_001,)], "bias": (598,), "scalar": ()}
@@ -41,17 +39,13 @@ def coordinates(step: int, count: int, *, noise: Noise = NOISE) -> np.ndarray:
     return np.asarray(noise.add(step, jnp.zeros(count, jnp.float32)))
 
 
-def numbers(step: int, count: int, noise: Noise = NOISE) -> list[int]:
-    """The noise by its definition: words, refinements, whole numbers."""
-    words = NoiseWords(KEY)
-    out = np.empty(count + count % 2 + 2, dtype=np.uint64)
-    with ThreadPoolExecutor(1) as pool:
-        words.fill(out, step=step, first=0, pool=pool)
-    scale = noise.sigma * noise.clip_norm / noise.grid
-    return [
-        rounded_normal(int(out[i]), words.refinement(step=step, coordinate=i), scale=scale)
-        for i in range(count)
-    ]
+def numbers(step: int, count: int, noise: Noise = NOISE, *, first: int = 0) -> list[int]:
+    """The noise by its definition, from the even coordinate `first` of a sum that is one sheet."""
+    words, scale, found = NoiseWords(KEY), noise.sigma * noise.clip_norm / noise.grid, []
+    for pair in range(first // 2, (first + count + 1) // 2):
+        (w, r), (a, s) = (words.one(kind, step=step, pair=pair) for kind in (Kind.RADIUS, Kind.ANGLE))
+        found += rounded_pair(w, a, r, s, scale=scale)
+    return found[:count]
 
 
 # --- the law
@@ -147,46 +141,79 @@ def test_a_retry_is_the_same_and_other_steps_and_keys_are_not():
     assert (first != coordinates(9, 5000, noise=Noise(Key.for_tests(9), 0.7, 2.0))).mean() > 0.999
 
 
-def test_coordinates_are_numbered_through_the_leaves(monkeypatch):
-    """Leaves cut anywhere, chunks of any size: the same numbers in the same order."""
-    count = sum(leaf.size for leaf in leaves(11))
-    flat = coordinates(11, count)
-    assert np.concatenate(leaves(11)).tobytes() == flat.tobytes()
-    monkeypatch.setattr(noise_module, "_CHUNK", 2**19)
-    assert np.concatenate(leaves(11)).tobytes() == flat.tobytes()
-    assert coordinates(11, 1501).tobytes() == flat[:1501].tobytes()
+def test_small_leaves_are_numbered_through_and_large_ones_begin_a_piece() -> None:
+    tree = {"a": (33,), "b": (300, 301), "c": (5, 3), "d": (2**16 + 1,), "e": (2**18, 2)}
+    got = dict(zip(tree, leaves(11, shapes=tree), strict=True))
+    for name, piece in (("b", 0), ("e", 1)):
+        expected = np.array(numbers(11, 64, first=piece * 2**19), dtype=np.float32)
+        assert (got[name][:64] / NOISE.grid).tolist() == expected.tolist()
+    joined = np.concatenate([got["a"], got["c"], got["d"]])
+    expected = np.array(numbers(11, 64, first=2 * 2**19), dtype=np.float32)
+    assert (joined[:64] / NOISE.grid).tolist() == expected.tolist()
+    last = joined.size // 2 * 2
+    assert joined[-1] / NOISE.grid == np.float32(numbers(11, 1, first=2 * 2**19 + last)[0])
 
 
-def test_undecided_numbers_are_decided_as_floats_would_decide_them(monkeypatch):
-    """The rare road, taken by every two-hundredth number: nothing changes."""
-    small = {"a": (520_001,), "b": (300, 131)}
+def test_leaves_of_one_size_have_one_noise_whatever_their_shape() -> None:
+    shapes = {"a": (2**9, 2**9), "b": (3, 5)}, {"a": (2**18,), "b": (15,)}, {"a": (4, 2**16), "b": (5, 3, 1)}
+    first, *others = (np.concatenate(leaves(11, shapes=tree)).tobytes() for tree in shapes)
+    assert others == [first, first]
+
+
+def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = np.concatenate(leaves(11))
+    monkeypatch.setattr(noise_pairs, "_CHUNK", 2**18)
+    assert np.concatenate(leaves(11)).tobytes() == expected.tobytes()
+
+
+def test_undecided_pairs_are_decided_as_floats_would_decide_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rare road, taken by every two-hundredth pair: nothing changes."""
+    small = {"a": (520_002,), "b": (3, 131), "c": (60,)}
     expected = np.concatenate(leaves(12, shapes=small))
-
-    def doubtful(words, scale):
-        found = rounded_normals(words, scale)
-        return jnp.where(words % 200 == 0, UNDECIDED, found)
-
     taken = []
-    monkeypatch.setattr(noise_module, "_CHUNK", 2**19)
-    monkeypatch.setattr(noise_numbers, "_rounded_normals_for", lambda platform: jax.jit(doubtful))
-    monkeypatch.setattr(
-        noise_numbers, "rounded_normal", lambda *a, **k: taken.append(a) or rounded_normal(*a, **k)
-    )
-    got = np.concatenate(leaves(12, shapes=small))
-    assert (
-        got.tobytes() == expected[: got.size].tobytes()
-        or got.tobytes() == coordinates(12, got.size).tobytes()
-    )
-    assert len(taken) > 500
+
+    def doubtful(radius: jax.Array, angle: jax.Array, scale: jax.Array) -> Pairs:
+        found = rounded_pairs(radius, angle, scale)
+        return found._replace(decided=found.decided & (radius % 200 != 0))
+
+    def counted(*bits: int, scale: float) -> tuple[int, int]:
+        taken.append(bits)
+        return rounded_pair(*bits, scale=scale)
+
+    def traced_anew(*arrays: jax.Array) -> jax.Array:
+        """JAX remembers what it has traced, by the function."""
+        return noise_pairs._noised(*arrays)
+
+    program = jax.jit(traced_anew, donate_argnums=0)
+    monkeypatch.setattr(noise_pairs, "rounded_pairs", doubtful)
+    monkeypatch.setattr(noise_pairs, "rounded_pair", counted)
+    monkeypatch.setattr(noise_pairs, "_program_for", lambda _: program)
+    assert np.concatenate(leaves(12, shapes=small)).tobytes() == expected.tobytes()
+    assert len(taken) > 1000
 
 
-def test_sums_are_noised_in_their_own_memory_by_programs_compiled_once():
-    sums = NOISE.add(0, zeros())
-    places = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(sums)]
-    programs = noise_module._add_pieces._cache_size()
-    sums = NOISE.add(2**33, NOISE.add(1, sums))
-    assert [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(sums)] == places
-    assert noise_module._add_pieces._cache_size() == programs
+def test_what_is_done_on_other_devices_is_the_same() -> None:
+    """Where numpy cannot look into the memory, programs turn floats into pairs and back."""
+    leaf = jnp.arange(2**17, dtype=jnp.float32).reshape(2, -1)
+    device = jax.devices()[0]
+    with jax.enable_x64(True):
+        pairs = noise_module._as_pairs(leaf, device)
+        assert np.array_equal(noise_module._bits_as_pairs(leaf), pairs)
+        assert np.array_equal(noise_module._bits_as_floats(pairs), leaf.ravel())
+
+
+def test_the_sum_is_kept_and_the_memory_of_a_result_is_used_again_when_it_is_dropped() -> None:
+    noise, sums = Noise(KEY, 0.7, 2.0), zeros({"a": (2**9, 2**9), "b": (7,)})
+    result = noise.add(0, sums)
+    held = np.array(result["a"])
+    other = noise.add(1, sums)
+    assert np.asarray(result["a"]).tobytes() == held.tobytes()  # still held: left alone
+    assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(sums))
+    place = other["a"].unsafe_buffer_pointer()
+    programs = noise_pairs._program_for("cpu")._cache_size()
+    del other
+    assert noise.add(2**33, sums)["a"].unsafe_buffer_pointer() == place
+    assert noise_pairs._program_for("cpu")._cache_size() == programs
 
 
 DEVICES = """
@@ -284,32 +311,35 @@ def test_the_statistical_distance_adds_up_over_coordinates_and_steps():
 # --- the scheme
 
 
-def by_the_page(key: Key, step: int, coordinate: int, scale: float) -> int:
+def by_the_page(key: Key, step: int, pair: int, scale: float) -> list[int]:
     """docs/concepts/noise.md once more, with nothing of ours but the key's derivation."""
-    cipher = Cipher(algorithms.AES256(key.derive("noise truebatch-noise/1").to_bytes()), modes.ECB())
+    cipher = Cipher(algorithms.AES256(key.derive("noise truebatch-noise/2").to_bytes()), modes.ECB())
 
     def block(purpose: int, rest: bytes) -> int:
         number = bytes([purpose]) + step.to_bytes(5, "big") + rest
         return int.from_bytes(cipher.encryptor().update(number), "little")
 
-    piece, j = divmod(coordinate, 2**19)
-    both = block(1, piece.to_bytes(6, "big") + (2 + j // 2).to_bytes(4, "big"))
-    w = both >> 64 if j % 2 else both % 2**64
-    r = block(2, coordinate.to_bytes(10, "big"))
+    def bits(kind: int) -> tuple[int, int]:
+        piece, j = divmod(pair, 2**18)
+        both = block(kind, piece.to_bytes(6, "big") + (2 + j // 2).to_bytes(4, "big"))
+        return both >> 64 if j % 2 else both % 2**64, block(kind + 2, pair.to_bytes(10, "big"))
+
+    (w, r), (a, s) = bits(1), bits(2)
     with mpmath.workprec(300):
-        u = (w // 2 * mpmath.mpf(2) ** 128 + r + 0.5) / mpmath.mpf(2) ** 191
-        z = mpmath.sqrt(2) * mpmath.findroot(lambda y: mpmath.erfc(y) - u, float(erfcinv(float(u))))
-        number = int(mpmath.floor(z * scale + 0.5))
-    return -number if w % 2 else number
+        u = (w // 4 * mpmath.mpf(2) ** 128 + r + 0.5) / mpmath.mpf(2) ** 190
+        theta = ((a - 2**64 * (a >= 2**63)) * mpmath.mpf(2) ** 128 + s + 0.5) / mpmath.mpf(2) ** 192
+        phi, radius = (theta + 0.5) * mpmath.pi / 2, mpmath.sqrt(-2 * mpmath.log(u))
+        x, y = (int(mpmath.nint(v * scale)) for v in (radius * mpmath.cos(phi), radius * mpmath.sin(phi)))
+    return [-x if w % 2 else x, -y if w // 2 % 2 else y]
 
 
-def test_the_noise_is_what_the_page_says():
+def test_the_noise_is_what_the_page_says() -> None:
     scale = 0.7 * 2.0 / NOISE.grid
     got = coordinates(40, 400) / NOISE.grid
-    expected = [by_the_page(KEY, 40, i, scale) for i in range(400)]
+    expected = [n for pair in range(200) for n in by_the_page(KEY, 40, pair, scale)]
     assert got.tolist() == np.array(expected, dtype=np.float32).tolist()
 
 
-def test_version_one_never_changes():
+def test_version_two_never_changes() -> None:
     """Numbers of `by_the_page`. Others for the same key are another version."""
-    assert numbers(40, 4) == [5431026, 230540, -5271009, -5592306]
+    assert numbers(40, 4) == [-9805266, 2544521, 6316074, -1251987]

@@ -12,6 +12,7 @@ from truebatch.keys import Key
 from truebatch.sampling import schedule
 from truebatch.specs import Sampler, as_dict
 from truebatch.training.checkpoint import key_check
+from truebatch.training.noise_words import SCHEME as NOISE_SCHEME
 from truebatch.training.privacy import NoPrivacy, Privacy
 
 # Ends of an interval that are closer than this, relatively, are one number: what is left is rounding.
@@ -115,6 +116,7 @@ class Claim:
             "epsilon_lower": _finite(self.epsilon_lower),
             "delta": self.privacy.delta if isinstance(self.privacy, Privacy) else None,
             "adjacency": str(self.privacy.adjacency) if isinstance(self.privacy, Privacy) else None,
+            "num_runs": self.privacy.num_runs if isinstance(self.privacy, Privacy) else 1,
             "num_parameters": self.num_parameters,
         }
 
@@ -127,6 +129,8 @@ class Claim:
                 f"NOT GUARANTEED: epsilon = {shown(self.epsilon)} {at} is that of {self.accounted_as}, "
                 f"and the batches are those of {self.drawn_by.name}, for which epsilon is {self._ends()}"
             )
+        if self.privacy.num_runs > 1:
+            at += f" for {self.privacy.num_runs} runs like this one together"
         said = (
             f"epsilon is {self._ends()} {at}" if self.is_interval else f"epsilon = {shown(self.epsilon)} {at}"
         )
@@ -168,4 +172,5 @@ def run_meta(claim: Claim, key: Key) -> dict[str, Any]:
         "accounted_as": claim.accounted_as,
         "clip_norm": claim.privacy.clip_norm,
         "sigma": claim.sigma,
+        "noise": NOISE_SCHEME,
     }

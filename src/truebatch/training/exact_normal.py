@@ -1,85 +1,57 @@
-"""A rounded normal number from random bits, decided with whole numbers only.
+"""A pair of rounded normal numbers from random bits, worked out to 60 digits.
 
-A word of 64 bits w and a refinement of 128 bits r name one number U in (0, 1):
+A radius word and an angle word of 64 bits, w and a, each continued by 128 bits of refinement, r and s, name
 
-    U = (floor(w / 2) 2^128 + r + 1/2) / 2^191
+    U     = (floor(w / 4) 2^128 + r + 1/2) / 2^190      in (0, 1)
+    Theta = (a 2^128 + s + 1/2) / 2^192                 in (-1/2, 1/2), a read as a signed number
 
-and with it the normal Z whose distance from zero is exceeded with probability U, negative if w is odd:
+and with them two normal numbers (Box and Muller 1958): with R = sqrt(-2 ln U) and phi = (Theta + 1/2) pi/2,
 
-    P(|Z| > z) = erfc(z / sqrt(2)) = U
+    X = R cos(phi), negative if bit 0 of w is set;  Y = R sin(phi), negative if bit 1 of w is set.
 
-`rounded_normal` is scale * Z, rounded to the nearest whole number.
+`rounded_pair` is scale * X and scale * Y, each rounded to the nearest whole number.
 """
 
-import functools
-import math
-from fractions import Fraction
+from decimal import Context, Decimal
 
-from scipy.special import ndtri
-
-_TAIL_BITS = 191
-# erfc is needed to 2^-_TAIL_BITS or so. U >= 2^-192 keeps z below 16.2, where the terms of the series reach
-# e^(z^2/2) = 2^190 and cancel down to less than 1: 60 bits are left over.
-_BITS = 448
+REFINEMENT_BITS = 128
+_DIGITS = Context(prec=70)
+_NOTHING = Decimal("1e-68")
+_HALF_PI = Decimal(
+    "1.5707963267948966192313216916397514420985846996875529104874722961539082031431044993140174126710585339910740"
+)
 
 
-def rounded_normal(word: int, refinement: int, *, scale: float) -> int:
-    """scale * Z to the nearest whole number, for the Z that these bits name.
+def rounded_pair(
+    radius: int, angle: int, radius_more: int, angle_more: int, *, scale: float
+) -> tuple[int, int]:
+    """scale * X and scale * Y to the nearest whole numbers, for the X and Y that these bits name.
 
-    The number n >= 0 with T(n + 1/2) < U <= T(n - 1/2), where T(x) = erfc(x / (scale sqrt(2))) is found by a
-    guess that floats make and that whole numbers correct: no rounding of floats can show in the result.
+    The error before rounding is below 1e-58. A half is rounded to the even number.
 
-    >>> rounded_normal(2**63, 0, scale=2.0**20)  # U is a half, Z is 0.67449
-    707254
-    >>> rounded_normal(1, 0, scale=2.0**20), rounded_normal(2**64 - 1, 2**128 - 1, scale=2.0**20)
-    (-16912594, 0)
+    >>> rounded_pair(2**62, 0, 0, 0, scale=2.0**20)  # U is a quarter, phi is pi/4: R/sqrt(2) is 1.1774
+    (1234604, 1234604)
+    >>> rounded_pair(2**62 + 1, 2**63, 0, 0, scale=2.0**20)  # phi is nearly 0: R is 1.6651, and negative
+    (-1745994, 0)
     """
-    tail = (((word >> 1) << 128 | refinement) << 1) + 1  # U in units of 2^-192
-    guess = round(scale * -float(ndtri(math.ldexp(tail, -193))))
-    n = max(guess, 0)
-    while n > 0 and _is_below(2 * n - 1, tail, scale):
-        n -= 1
-    while not _is_below(2 * n + 1, tail, scale):
-        n += 1
-    return -n if word & 1 else n
+    d = _DIGITS
+    units = ((radius >> 2) << REFINEMENT_BITS | radius_more) * 2 + 1
+    signed = angle - 2**64 if angle >= 2**63 else angle
+    turned = ((signed << REFINEMENT_BITS | angle_more) * 2 + 1) + 2**192
+    log = d.ln(d.divide(Decimal(units), Decimal(2**191)))
+    length = d.multiply(Decimal(scale), d.sqrt(d.multiply(Decimal(-2), log)))
+    phi = d.multiply(_HALF_PI, d.divide(Decimal(turned), Decimal(2**193)))
+    square = d.multiply(phi, phi)
+    cos, sin = _series(Decimal(1), square, 0), _series(phi, square, 1)
+    x, y = (int(d.to_integral_value(d.multiply(length, part))) for part in (cos, sin))
+    return (-x if radius & 1 else x), (-y if radius & 2 else y)
 
 
-def _is_below(twice: int, tail: int, scale: float) -> bool:
-    """Whether T(twice / 2) < U."""
-    return _erfc(Fraction(twice) / 2 / Fraction(scale)) < tail << (_BITS - _TAIL_BITS - 1)
-
-
-def _erfc(z: Fraction) -> int:
-    """erfc(z / sqrt(2)) for z > 0, in units of 2^-_BITS, to within 2^-230.
-
-    The Maclaurin series of erf, in which y = z / sqrt(2):
-
-        erf(y) = 2 / sqrt(pi) * sum over k of (-1)^k y^(2k+1) / (k! (2k+1))
-    """
-    square = z * z / 2
-    y2 = (square.numerator << _BITS) // square.denominator
-    power = math.isqrt(y2 << _BITS)
-    total, k = power, 0
-    while power:
-        k += 1
-        power = (power * y2 >> _BITS) // k
-        total += -(power // (2 * k + 1)) if k % 2 else power // (2 * k + 1)
-    return (1 << _BITS) - (total * _two_over_root_pi() >> _BITS)
-
-
-@functools.cache
-def _two_over_root_pi() -> int:
-    """2 / sqrt(pi) in units of 2^-_BITS, by Machin's formula for pi."""
-    one = 1 << (_BITS + 64)
-
-    def arctan_of_inverse(x: int) -> int:
-        term = total = one // x
-        k = 1
-        while term:
-            term //= -x * x
-            k += 2
-            total += term // k
-        return total
-
-    pi = 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239))
-    return (2 << (2 * _BITS)) // math.isqrt(pi << (2 * _BITS - _BITS - 64))
+def _series(term: Decimal, square: Decimal, k: int) -> Decimal:
+    """term - term square / ((k+1) (k+2)) + ...: the cosine from 1 and 0, the sine from phi and 1."""
+    d = _DIGITS
+    total = term
+    while abs(term) > _NOTHING:
+        term = d.minus(d.divide(d.multiply(term, square), Decimal((k + 1) * (k + 2))))
+        total, k = d.add(total, term), k + 2
+    return total

@@ -1,8 +1,7 @@
 """The noise: normal numbers on an integer grid, added to the clipped sum as integers."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import accumulate, pairwise
@@ -10,22 +9,20 @@ from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
+from jax import Array, Device, lax
 
 from truebatch.accounting.rounding import grid_step, noise_scale
 from truebatch.errors import InvalidArgument, InvalidKey
 from truebatch.keys import Key
-from truebatch.training.noise_numbers import Grid, numbers_of
+from truebatch.training.noise_pairs import Grid, noised_sheets
 from truebatch.training.noise_words import STEP_LIMIT, NoiseWords
-from truebatch.training.normals import ROW
 
 PyTree = Any
 
-# Coordinates are worked through in chunks of this many, 32 MiB of words and 16 MiB of numbers. Smaller ones
-# would be as fast, but each chunk in which leaves meet is a program of its own to compile.
-_CHUNK = 2**22  # whole pieces of words
-# Beyond this many grid steps, float64 would no longer add whole numbers exactly.
-_MAX_STEPS = 2.0**52
+# A leaf of at least so many coordinates, an even number, is a sheet by itself: noised where it lies. All
+# others together are one more, since every shape of a sheet is a program to compile.
+_OWN_SHEET = 2**16
 
 
 class Noise:
@@ -36,11 +33,12 @@ class Noise:
     rounded sum and then rounding is all that happens, so the Gaussian mechanism's bounds hold for it.
     docs/concepts/noise.md has the argument.
 
-    Coordinates are numbered through the leaves of the sum in JAX's order of flattening, each leaf row by row.
+    Coordinates lie in sheets, two by two. A leaf of the sum with at least 2^16 of them, and an even number,
+    is a sheet; all others, one after another in JAX's order of flattening, are the last one.
 
     Guarantees:
-      - The noise of coordinate i at step t is a function of (key, t, i, sigma * clip_norm): the same bits
-        after a retry or a restart, on any number and kind of devices. Leaf shapes do not matter.
+      - The noise of a coordinate at step t is a function of (key, t, its place in the sheets, sigma *
+        clip_norm): the same bits after a retry or a restart, on any number and kind of devices.
       - Its law is that of scale * Z / grid rounded to a whole number, Z normal, tails included, up to
         `statistical_distance`.
       - Padding, empty batches and the size of the sum change nothing about it.
@@ -53,6 +51,7 @@ class Noise:
         self.sigma = float(sigma)
         self.clip_norm = float(clip_norm)
         self._words = NoiseWords(key)
+        self._spare: list[Array] = []
         self._grid: Grid | None = None
         if sigma != 0:  # no noise and no grid: training without privacy, and tests
             step = grid_step(sigma=sigma, clip_norm=clip_norm)
@@ -64,23 +63,35 @@ class Noise:
         return self._grid.step if self._grid else 0.0
 
     def add(self, step: int, clipped_sum: PyTree) -> PyTree:
-        """The noised sum, in the clipped sum's own buffers: those given are used up.
+        """The noised sum. The clipped sum is left as it is.
 
-        A sum that is not finite is an error, not something to hide under noise.
+        The result's memory is taken again by the next call, unless somebody still holds the result: drop it
+        before, and no memory is allocated or copied. A sum that is not finite is an error, not something to
+        hide under noise.
         """
         if isinstance(step, bool) or not hasattr(step, "__index__") or not 0 <= step < STEP_LIMIT:
             raise InvalidArgument(f"step must be a whole number from 0 to 2^40-1; got step={step!r}.")
         leaves, structure = jax.tree.flatten(clipped_sum)
         _require_float32(leaves)
-        _require_within(leaves, limit=_MAX_STEPS * self._grid.step if self._grid else math.inf)
-        if self._grid is None or not any(leaf.size for leaf in leaves):
+        if not any(leaf.size for leaf in leaves):
+            return clipped_sum
+        if self._grid is None:
+            _require_finite(leaves)
             return clipped_sum
         homes = [leaf.sharding for leaf in leaves]
         device = min(homes[0].device_set, key=lambda d: d.id)
         gathered = [jax.device_put(leaf, device) for leaf in leaves]
         with jax.enable_x64(True):
-            noised = _add_all(gathered, self._words, self._grid, step=step.__index__(), device=device)
-        back = [jax.device_put(leaf, home) for leaf, home in zip(noised, homes, strict=True)]
+            sheets = _sheets(gathered, device)
+            spare, self._spare = self._spare, []
+            if [old.shape for old in spare] != [sheet.shape for sheet in sheets]:
+                spare = [jax.device_put(jnp.zeros_like(sheet), device) for sheet in sheets]
+            noised = noised_sheets(
+                sheets, spare, self._words, self._grid, step=step.__index__(), device=device
+            )
+            found = _leaves(noised, gathered, device)
+            self._spare = noised
+        back = [jax.device_put(leaf, home) for leaf, home in zip(found, homes, strict=True)]
         return jax.tree.unflatten(structure, back)
 
     def __reduce__(self) -> NoReturn:
@@ -96,7 +107,7 @@ class Noise:
 def statistical_distance(*, num_coordinates: int, num_steps: int) -> float:
     """A bound on the total variation distance of a run's noise to rounded independent normals, rounded up.
 
-    A number is wrong only where its U, known to 2^-191, falls on the wrong side of one of the boundaries
+    A number is wrong only where (U, Theta), known to 2^-190, falls on the wrong side of one of the boundaries
     between numbers, of which fewer than 2^28 are within reach: 2^-160 for each coordinate is generous. And
     blocks of AES are distinct where ideal ones would be independent: Q^2 / 2^129 for Q blocks.
     Not covered: an attack on AES-256.
@@ -110,78 +121,67 @@ def statistical_distance(*, num_coordinates: int, num_steps: int) -> float:
     return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
 
 
-def _add_all(
-    leaves: list[jax.Array], words: NoiseWords, grid: Grid, *, step: int, device: jax.Device
-) -> list[jax.Array]:
-    """All leaves with their noise; chunk by chunk."""
-    chunk = _chunk_for(sum(leaf.size for leaf in leaves))
-    plan = list(_pieces([leaf.size for leaf in leaves], chunk))
-    numbers = numbers_of(words, grid, step=step, num_chunks=len(plan), chunk=chunk, device=device)
-    for drawn, pieces in zip(numbers, plan, strict=True):
-        indices = [piece.leaf for piece in pieces]
-        changed = _add_pieces(
-            tuple(leaves[i] for i in indices),
-            drawn,
-            tuple(piece.start for piece in pieces),
-            grid.step,
-            lengths=tuple(piece.length for piece in pieces),
-        )
-        for i, leaf in zip(indices, changed, strict=True):
-            leaves[i] = leaf
-    return leaves
+def _is_own_sheet(leaf: Array) -> bool:
+    return leaf.size >= _OWN_SHEET and leaf.size % 2 == 0
 
 
-@partial(jax.jit, donate_argnums=0, static_argnames="lengths")
-def _add_pieces(
-    leaves: tuple[jax.Array, ...],
-    numbers: jax.Array,
-    starts: tuple[jax.Array, ...],
-    step: jax.Array,
-    *,
-    lengths: tuple[int, ...],
-) -> list[jax.Array]:
-    """Leaves with the numbers, one after the other, added to `lengths` coordinates from `starts` on."""
-    flat_numbers = numbers.reshape(-1)
-    ends = list(accumulate(lengths, initial=0))
-    changed = []
-    for leaf, start, (begin, end) in zip(leaves, starts, pairwise(ends), strict=True):
-        flat = leaf.reshape(-1)
-        piece = lax.dynamic_slice(flat, (start,), (end - begin,)).astype(jnp.float64)
-        # Powers of two scale exactly and both terms are whole: only the way back to float32 rounds.
-        whole = jnp.round(piece * (1 / step)) + flat_numbers[begin:end].astype(jnp.float64)
-        noised = (whole * step).astype(jnp.float32)
-        changed.append(lax.dynamic_update_slice(flat, noised, (start,)).reshape(leaf.shape))
-    return changed
+def _sheets(leaves: Sequence[Array], device: Device) -> list[Array]:
+    """The coordinates of all leaves as pairs: the bits of two float32 in a uint64."""
+    sheets = [_as_pairs(leaf, device) for leaf in leaves if _is_own_sheet(leaf)]
+    others = [leaf for leaf in leaves if not _is_own_sheet(leaf)]
+    return [*sheets, _as_pairs(_joined(others), device)] if others else sheets
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """`length` coordinates of leaf number `leaf`, from its coordinate `start` on."""
-
-    leaf: int
-    start: int
-    length: int
-
-
-def _pieces(sizes: list[int], chunk: int) -> Iterator[list[_Piece]]:
-    """The coordinates of all leaves in chunks: which pieces of which leaves each is made of."""
-    pieces, room = [], chunk
-    for leaf, size in enumerate(sizes):
-        start = 0
-        while start < size:
-            length = min(size - start, room)
-            pieces.append(_Piece(leaf, start, length))
-            start, room = start + length, room - length
-            if room == 0:
-                yield pieces
-                pieces, room = [], chunk
-    if pieces:
-        yield pieces
+def _leaves(sheets: Sequence[Array], like: Sequence[Array], device: Device) -> list[Array]:
+    """Sheets as leaves again, in the shapes of `like`."""
+    shapes = [leaf.shape for leaf in like if _is_own_sheet(leaf)]
+    own = iter([_as_floats(sheet, shape, device) for sheet, shape in zip(sheets, shapes, strict=False)])
+    shapes = [leaf.shape for leaf in like if not _is_own_sheet(leaf)]
+    last = _as_floats(sheets[-1], (2 * sheets[-1].size,), device)
+    others = iter(_parted(last, shapes=tuple(shapes)) if shapes else ())
+    return [next(own) if _is_own_sheet(leaf) else next(others) for leaf in like]
 
 
-def _chunk_for(num_coordinates: int) -> int:
-    """The size of a chunk: small sums have one that is little larger than they are."""
-    return min(_CHUNK, max(ROW, 1 << (num_coordinates - 1).bit_length()))
+def _as_pairs(leaf: Array, device: Device) -> Array:
+    """In the same memory, where that is the processor's."""
+    on_processor = device.platform == "cpu"
+    bits = np.asarray(leaf).reshape(-1).view(np.uint64) if on_processor else _bits_as_pairs(leaf)
+    pairs: Array = jax.device_put(bits, device)
+    return pairs
+
+
+def _as_floats(sheet: Array, shape: tuple[int, ...], device: Device) -> Array:
+    """In the same memory, where that is the processor's."""
+    on_processor = device.platform == "cpu"
+    bits = np.asarray(sheet).view(np.float32) if on_processor else _bits_as_floats(sheet)
+    leaf: Array = jax.device_put(bits.reshape(shape), device)
+    return leaf
+
+
+@jax.jit
+def _bits_as_pairs(leaf: Array) -> Array:
+    pairs: Array = lax.bitcast_convert_type(leaf.reshape(-1, 2), jnp.uint64)
+    return pairs
+
+
+@jax.jit
+def _bits_as_floats(sheet: Array) -> Array:
+    floats: Array = lax.bitcast_convert_type(sheet, jnp.float32).reshape(-1)
+    return floats
+
+
+@jax.jit
+def _joined(leaves: list[Array]) -> Array:
+    """One after the other, and a zero where their number is odd."""
+    flat = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+    return jnp.pad(flat, (0, flat.size % 2))
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _parted(flat: Array, *, shapes: tuple[tuple[int, ...], ...]) -> list[Array]:
+    """The leaves that were joined."""
+    ends = list(accumulate((math.prod(shape) for shape in shapes), initial=0))
+    return [flat[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)]
 
 
 def _require_float32(leaves: list[Any]) -> None:
@@ -194,16 +194,9 @@ def _require_float32(leaves: list[Any]) -> None:
             )
 
 
-def _require_within(leaves: list[jax.Array], *, limit: float) -> None:
-    largest = float(_largest(leaves))
-    if not (largest <= limit and math.isfinite(largest)):
+def _require_finite(leaves: list[Array]) -> None:
+    if not all(bool(jnp.isfinite(leaf).all()) for leaf in leaves):
         raise InvalidArgument(
-            "a clipped sum must be finite, and below 2^52 steps of the grid; it is not.",
+            "a clipped sum must be finite; it is not.",
             hint="a gradient was summed that was not clipped: a row that is not finite counts as zero.",
         )
-
-
-@jax.jit
-def _largest(leaves: list[jax.Array]) -> jax.Array:
-    """The largest absolute value, NaN if there is one."""
-    return jnp.stack([jnp.zeros((), jnp.float32), *(jnp.abs(leaf).max(initial=0) for leaf in leaves)]).max()

@@ -1,6 +1,8 @@
-"""The random words of the noise: AES-256 on numbered blocks, addressed by step and coordinate."""
+"""The random words of the noise: AES-256 on numbered blocks, addressed by step and pair."""
 
+import enum
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
@@ -14,26 +16,32 @@ from truebatch.keys import Key
 UInt64s = npt.NDArray[np.uint64]
 
 # Other words for the same key are another version.
-SCHEME = "truebatch-noise/1"
+SCHEME = "truebatch-noise/2"
 _PURPOSE = "noise"
-_WORDS, _REFINEMENT = 1, 2  # the first byte of a block's number
 STEP_LIMIT = 2**40
+# Pairs are drawn in pieces of this many, 2 MiB of words of each kind: part of the scheme.
+PIECE = 2**18
 _BLOCK_BYTES, _WORD_BYTES = 16, 8
-# Coordinates are drawn in pieces of this many, 4 MiB: part of the scheme.
-PIECE = 2**19
 # Its encryption is the key stream. Not a bytes object: those are encrypted without letting other threads run.
 _ZEROS = np.zeros(2**20, dtype=np.uint8)
 # update_into asks for one block less a byte of room past the end.
 SPARE_WORDS = 2
 
 
+class Kind(enum.IntEnum):
+    """What words are for: the first byte of a block's number. Refinements have that plus 2."""
+
+    RADIUS = 1
+    ANGLE = 2
+
+
 class NoiseWords:
-    """A keyed function from (step, coordinate) to bits: no state, nothing to advance.
+    """A keyed function from (step, pair) to bits: no state, nothing to advance.
 
     A block is AES-256, under the key derived for this scheme, of 16 bytes: purpose in 1, step in 5, and 10
-    more, all big-endian. Piece p is coordinates p 2^19 to (p+1) 2^19 - 1. Its coordinate number j has the
-    word in half j mod 2, little-endian, of the block (1, step, p in 6 bytes, 2 + j div 2 in 4). Coordinate i
-    has as its refinement the block (2, step, i in 10 bytes).
+    more, all big-endian. Piece c is pairs c 2^18 to (c+1) 2^18 - 1. Its pair number j has as its word of a
+    kind half j mod 2, little-endian, of the block (kind, step, c in 6 bytes, 2 + j div 2 in 4). Pair p has as
+    the refinement of that word the block (kind + 2, step, p in 10 bytes).
 
     The words of a piece are what GCM makes of zeros with the first 12 bytes as nonce: the blocks of counter
     mode, by code that uses processors' widest instructions for AES, at twice the speed.
@@ -47,27 +55,28 @@ class NoiseWords:
     def __init__(self, key: Key) -> None:
         self._key = key.derive(f"{_PURPOSE} {SCHEME}")
 
-    def fill(self, out: UInt64s, *, step: int, first: int, pool: ThreadPoolExecutor) -> None:
-        """Write the words of coordinates first, first + 1, ... of a step; `first` begins a piece.
+    def fill(self, out: Mapping[Kind, UInt64s], *, step: int, first: int, pool: ThreadPoolExecutor) -> None:
+        """Write the words of pairs first, first + 1, ... of a step; `first` begins a piece.
 
-        The last SPARE_WORDS of `out` are working room.
+        The last SPARE_WORDS of each array are working room.
         """
-        count = len(out) - SPARE_WORDS
-        if first % PIECE or count < 0 or count % 2:
-            raise InvalidArgument(
-                f"words come in pairs, from the beginning of a piece of {PIECE} on; "
-                f"got first={first}, count={count}."
-            )
-        # A stream mode writes as much as it reads: pieces do not touch each other's words.
-        jobs = [
-            pool.submit(self._stream, out, step, (first + start) // PIECE, start, min(start + PIECE, count))
-            for start in range(0, count, PIECE)
-        ]
+        jobs = []
+        for kind, words in out.items():
+            count = len(words) - SPARE_WORDS
+            if first % PIECE or count < 0:
+                raise InvalidArgument(
+                    f"words are drawn from the beginning of a piece of {PIECE} on; "
+                    f"got first={first}, count={count}."
+                )
+            # A stream mode writes as much as it reads: pieces do not touch each other's words.
+            for start in range(0, count, PIECE):
+                stop, piece = min(start + PIECE, count), (first + start) // PIECE
+                jobs.append(pool.submit(self._stream, words, kind, step, piece, start, stop))
         for job in jobs:
             job.result()
 
-    def _stream(self, out: UInt64s, step: int, piece: int, start: int, stop: int) -> None:
-        nonce = _prefix(_WORDS, step) + piece.to_bytes(6, "big")
+    def _stream(self, out: UInt64s, kind: Kind, step: int, piece: int, start: int, stop: int) -> None:
+        nonce = _prefix(kind, step) + piece.to_bytes(6, "big")
         encryptor = Cipher(algorithms.AES256(self._key.to_bytes()), modes.GCM(nonce)).encryptor()
         target = out.view(np.uint8).data[start * _WORD_BYTES :]
         size = (stop - start) * _WORD_BYTES
@@ -75,11 +84,18 @@ class NoiseWords:
             length = min(len(_ZEROS), size - begin)
             encryptor.update_into(_ZEROS.data[:length], target[begin : begin + length + _BLOCK_BYTES - 1])
 
-    def refinement(self, *, step: int, coordinate: int) -> int:
-        """128 more bits for one coordinate, as a whole number."""
+    def one(self, kind: Kind, *, step: int, pair: int) -> tuple[int, int]:
+        """A pair's word of a kind and its refinement of 128 bits, as whole numbers."""
+        piece, j = divmod(pair, PIECE)
+        halves = self._block(kind, step, piece.to_bytes(6, "big") + (2 + j // 2).to_bytes(4, "big"))
+        word = halves[_WORD_BYTES * (j % 2) :][:_WORD_BYTES]
+        return int.from_bytes(word, "little"), int.from_bytes(
+            self._block(kind + 2, step, pair.to_bytes(10, "big")), "little"
+        )
+
+    def _block(self, purpose: int, step: int, rest: bytes) -> bytes:
         encryptor = Cipher(algorithms.AES256(self._key.to_bytes()), modes.ECB()).encryptor()
-        block = encryptor.update(_prefix(_REFINEMENT, step) + coordinate.to_bytes(10, "big"))
-        return int.from_bytes(block, "little")
+        return encryptor.update(_prefix(purpose, step) + rest)
 
     def __reduce__(self) -> NoReturn:
         raise InvalidKey(

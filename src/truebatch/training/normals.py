@@ -1,101 +1,106 @@
-"""Rounded normal numbers from words of 64 bits, at the speed of memory.
+"""Pairs of rounded normal numbers from pairs of words, at the speed of memory.
 
-The result is defined by `exact_normal.rounded_normal`, without floats. Here float64 finds it for all words
-but a few in ten million: wherever the error of a float, or the bits of the refinement, could move the rounded
-number, the word is marked UNDECIDED and left to whole numbers. So the numbers are the same on every
-processor, device and version of the compiler.
+The result is defined by `exact_normal.rounded_pair`, to 60 digits. Here float64 finds it for all pairs but a
+few in ten million: wherever the error of a float, or the bits of the refinement, could move a rounded
+number, the pair is left undecided. So numbers are the same on every processor, device and version of the
+compiler.
 """
 
-import jax
+from typing import NamedTuple
+
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
+from jax import Array, lax
 
-# What stands where a number is still to be decided. No normal number comes near it.
-UNDECIDED = -(2**31)
-# Numbers are laid out in rows of this many, and `undecided_rows` says in which ones to look.
-ROW = 1024
-
-# With v = P(|Z| > z), w = -ln(v (2 - v)): z = sqrt(w H(w)), where H = P/Q grows from pi/2 towards 2 and the
-# rational function is within 8e-16 of it (relative) for v >= _FAR. All coefficients are positive, so nothing
-# cancels. Fitted to 90-digit values at Chebyshev nodes by weighted least squares.
-_FAR = 2.0**-22
-_H_P = (
-    5.402091211981397e-10, 2.1499977925871803e-08, 5.888627071466572e-07, 1.2207338043819122e-05,
-    0.00016649792059516064, 0.0019003415417969806, 0.013612724647162877, 0.09868052390935277,
-    0.3222691363423199, 1.570796326794897,
+# ln(1 + t) = t P(t) for 1 + t from sqrt(1/2) to sqrt(2); sin y = y P(y^2) and cos y = P(y^2) for |y| up to
+# pi/4: within 1.2e-16 (relative). Chebyshev interpolation with 90 digits; the lowest power first. Polynomials
+# rather than the library's functions, or quotients, because they compile to the widest instructions.
+_LOG = (
+    1.0, -0.4999999999999992, 0.3333333333332591, -0.25000000000033595, 0.20000000002056925,
+    -0.1666666666349147, 0.14285714065198032, -0.12499999996813993, 0.11111122928547465,
+    -0.10000012799803608, 0.09090558863565067, -0.0833264971300386, 0.0769813905960958,
+    -0.0715930776300252, 0.06616916103729839, -0.06044932248651876, 0.0600236262459681,
+    -0.06793484925253536, 0.0624974432991521, -0.027579154885274428,
 )  # fmt: skip
-_H_Q = (
-    2.7081850096603455e-10, 1.139621739375342e-08, 3.0885898095304667e-07, 6.655250301478803e-06,
-    8.982836264640788e-05, 0.0010823274022644352, 0.007516302374450524, 0.059067009321283614,
-    0.18156412862106328, 1.0,
+_SIN = (
+    1.0, -0.16666666666666616, 0.008333333333320363, -0.000198412698286503, 2.755731337640013e-06,
+    -2.5050716974102745e-08, 1.5894736651849094e-10,
 )  # fmt: skip
-# ln(1 + t) = t P(t) / Q(t) within 2.5e-16 for 1 + t from sqrt(1/2) to sqrt(2). A logarithm of ours because it
-# is compiled to wide instructions, which the library's is not: a fifth of the time.
-_LOG_P = (
-    -2.9117960429496498e-05, 0.001245021760349556, 0.08914532926900483, 0.72158948037612,
-    2.0573787119711593, 2.4176146486117815, 0.9999999999999998,
+_COS = (
+    1.0, -0.4999999999999925, 0.041666666666472306, -0.0013888888869978658, 2.4801578538562985e-05,
+    -2.755523388484742e-07, 2.0630454379662294e-09,
 )  # fmt: skip
-_LOG_Q = (
-    0.026361178366785892, 0.35283689827287434, 1.5904776156438647, 3.182852702943612, 2.917614648611782, 1.0,
-)  # fmt: skip
-_LN_2 = 0.6931471805599453
+_LN_2, _HALF_PI = 0.6931471805599453, 1.5707963267948966
 _ROOT_HALF_BITS = 0x3FE6A09E667F3BCD
-_EXPONENT = -(2**52)
+_EXPONENT, _EXPONENT_UNIT = -(2**52), 2.0**-52
 
-# The margin around a boundary between two numbers, in z. It covers the float error of z (below 6e-15; tests
-# measure it) and half the stretch of z that one word stands for, at most 2^-64 / (v z): 8e-16 where
-# v >= _NEAR, and 4.4e-14 where v >= _FAR.
-_NEAR = 2.0**-16
-_NEAR_MARGIN, _FAR_MARGIN = 2.0**-45, 2.0**-43
-# Added to a whole float64 of moderate size, this leaves the number in its low bits.
-_TO_WHOLE = 1.5 * 2.0**52
-_TO_WHOLE_BITS = 0x4338000000000000
-
-
-def _horner(coefficients: tuple[float, ...], x: jax.Array) -> jax.Array:
-    value = jnp.full_like(x, coefficients[0])
-    for c in coefficients[1:]:
-        value = value * x + c
-    return value
+# The margin around a boundary between two numbers, in deviations. It covers the float error (below 6e-15;
+# tests measure it) and half of what the bits beyond a word can change: for a radius word of tail U at most
+# 2^-63 / (U R), which is 2e-15 where U >= _NEAR, and 2e-11 where U >= _FAR. Where U is above 1 - 2^-26,
+# numbers are small and the bits beyond the word matter again.
+_NEAR, _FAR = 2.0**-16, 2.0**-30
+_NEAR_MARGIN, _FAR_MARGIN = 2.0**-46, 2.0**-35
+_LEAST_TAIL, _MOST_TAIL = 2**32, 2**62 - 2**36  # _FAR and 1 - 2^-26, in units of 2^-62
+_SIGN = np.uint64(2**63)
 
 
-def distance_from_zero(tail: jax.Array) -> jax.Array:
-    """z with P(|Z| > z) = tail, a float64 in (0, 1); of use where tail is at least 2^-22.
+class Pairs(NamedTuple):
+    """Two whole numbers, as float64, for each pair of words; of use where they are decided."""
 
-    Guarantees:
-      - Within 6e-15.
-    """
-    inside = 1 - tail
-    product = tail * (1 + inside)  # 1 - inside^2
-    bits = lax.bitcast_convert_type(product, jnp.int64)
-    exponent = (bits - _ROOT_HALF_BITS) & _EXPONENT
-    mantissa = lax.bitcast_convert_type(bits - exponent, jnp.float64)
-    # Near zero, the distance of the product from 1 must keep its own digits.
-    t = jnp.where(exponent == 0, -inside * inside, mantissa - 1)
-    log = t * _horner(_LOG_P, t) / _horner(_LOG_Q, t) + (exponent >> 52).astype(jnp.float64) * _LN_2
-    w = -log
-    return jnp.sqrt(w * _horner(_H_P, w) / _horner(_H_Q, w))
+    first: Array
+    second: Array
+    decided: Array
 
 
-def rounded_normals(words: jax.Array, scale: jax.Array) -> jax.Array:
-    """int32 numbers for uint64 words; some are UNDECIDED.
+def rounded_pairs(radius: Array, angle: Array, scale: Array) -> Pairs:
+    """What `rounded_pair` gives for each pair of words, where float64 can tell.
 
     `scale` is a float64 up to 2^23. Needs 64-bit types enabled.
     """
-    tail = (
-        lax.shift_right_logical(words, jnp.uint64(1)).astype(jnp.int64).astype(jnp.float64) + 0.5
-    ) * 2.0**-63
-    position = distance_from_zero(tail) * scale
-    nearest = jnp.round(position)
+    x, y, tail = normals(radius, angle)
+    x, y = x * scale, y * scale
+    first, second = jnp.round(x), jnp.round(y)
+    furthest = jnp.maximum(jnp.abs(x - first), jnp.abs(y - second))
     margin = jnp.where(tail >= _NEAR, _NEAR_MARGIN, _FAR_MARGIN) * scale
-    decided = (jnp.abs(position - nearest) < 0.5 - margin) & (tail >= _FAR)
-    number = lax.bitcast_convert_type(nearest + _TO_WHOLE, jnp.int64) - _TO_WHOLE_BITS
-    negative = -(words & jnp.uint64(1)).astype(jnp.int64)
-    signed = (number ^ negative) - negative
-    return jnp.where(decided, signed, UNDECIDED).astype(jnp.int32)
+    units = lax.shift_right_logical(radius, jnp.uint64(2))
+    known = units - np.uint64(_LEAST_TAIL) < np.uint64(_MOST_TAIL - _LEAST_TAIL)
+    return Pairs(first, second, (furthest < 0.5 - margin) & known)
 
 
-@jax.jit
-def undecided_rows(numbers: jax.Array) -> jax.Array:
-    """Which rows hold an UNDECIDED number. Apart from `rounded_normals`, which it would make run twice."""
-    return (numbers == UNDECIDED).any(axis=-1)
+def normals(radius: Array, angle: Array) -> tuple[Array, Array, Array]:
+    """Two normal numbers for each pair of words, and the tail U of the radius; all float64.
+
+    Guarantees:
+      - Each is within 6e-15 of what the middle of the words names, where 2^-30 <= U <= 1 - 2^-26.
+    """
+    units = lax.shift_right_logical(radius, jnp.uint64(2)).astype(jnp.int64)
+    tail = (units.astype(jnp.float64) + 0.5) * 2.0**-62
+    inside = ((2**62 - units).astype(jnp.float64) - 0.5) * 2.0**-62
+    bits = lax.bitcast_convert_type(tail, jnp.int64)
+    exponent = (bits - _ROOT_HALF_BITS) & _EXPONENT
+    mantissa = lax.bitcast_convert_type(bits - exponent, jnp.float64)
+    # Where U is near 1, its distance from 1 must keep its own digits.
+    t = jnp.where(exponent == 0, -inside, mantissa - 1)
+    log = t * _polynomial(_LOG, t) + exponent.astype(jnp.float64) * (_LN_2 * _EXPONENT_UNIT)
+    length = jnp.sqrt(-log)  # R / sqrt(2)
+    # With phi = pi/4 + y: sqrt(2) cos(phi) = cos(y) - sin(y), and sqrt(2) sin(phi) = cos(y) + sin(y).
+    y = lax.bitcast_convert_type(angle, jnp.int64).astype(jnp.float64) * (_HALF_PI * 2.0**-64)
+    square = y * y
+    cos, sin = _polynomial(_COS, square) * length, _polynomial(_SIN, square) * (y * length)
+    return _signed(cos - sin, radius, bit=0), _signed(cos + sin, radius, bit=1), tail
+
+
+def _signed(value: Array, word: Array, *, bit: int) -> Array:
+    """Minus the value, where that bit of the word is set."""
+    sign = lax.shift_left(word, jnp.uint64(63 - bit)) & _SIGN
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(value, jnp.uint64) ^ sign, jnp.float64)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    """By Estrin's scheme: short chains of operations keep the processor busy."""
+    terms = [jnp.full_like(x, c) for c in coefficients]
+    while len(terms) > 1:
+        odd = terms[-1:] if len(terms) % 2 else []
+        terms = [a + b * x for a, b in zip(terms[::2], terms[1::2], strict=False)] + odd
+        x = x * x
+    return terms[0]

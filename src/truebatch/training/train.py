@@ -142,9 +142,11 @@ def train(
     began = time.monotonic()
     for step, batch in enumerate(batches_from(batches, start, drawn_by, like=like), start):
         sums = clipped_sum(params, scratch, batch.examples, batch.weights)
-        noised = sums.gradient if noise is None else noise.add(step, sums.gradient)
-        params, state = update(params, state, noised)
-        scratch = noised
+        # Nobody keeps the noised sum, so that its memory, like the clipped sum's, is used again.
+        params, state = update(
+            params, state, sums.gradient if noise is None else noise.add(step, sums.gradient)
+        )
+        scratch = sums.gradient
         sums.loss.block_until_ready()  # So that batches do not pile up in front of a slow device.
 
         done = step + 1
