@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from truebatch import Key
+from truebatch import Key, schedule
 from truebatch.batching import open_batches
 from truebatch.cli import main
 from truebatch.data import Features, MappedSource, open_source
-from truebatch.errors import DamagedRun, InvalidData, OutputRefused, SourceChanged
+from truebatch.errors import DamagedRun, InvalidArgument, InvalidData, OutputRefused, SourceChanged
 from truebatch.records import Record, RunConfig, RunPlan, Split, Watch, run, verify, write_report
-from truebatch.records.record import under_key
+from truebatch.records.record import schedule_key, under_key
 from truebatch.records.run import noise_key
 from truebatch.records.verify import FAILED, LEFT_OUT, PASSED
 
@@ -254,10 +254,52 @@ def test_a_shuffle_says_both_ends_in_its_record_and_its_report(original, tmp_pat
     assert outcomes(tmp_path / "run")["the claim is what the accountant says"] == FAILED
 
 
+def test_runs_that_share_a_goal_share_a_key_and_no_batches_and_verify(original, tmp_path) -> None:
+    fields = []
+    for rate in (0.05, 0.1):
+        config = RunConfig.from_dict({**CONFIG.as_dict(), "learning_rate": rate, "tuning_runs": 4})
+        plan, place = plan_of(original / "rows.parquet", config), tmp_path / str(rate)
+        assert plan.spec.num_steps == 240
+        run(plan, place, KEY)
+        assert run(plan, place, KEY).fields == Record.load(place).fields
+        assert FAILED not in outcomes(place, data=open_source(original / "rows.parquet"), full=True).values()
+        fields.append(Record.load(place).fields)
+    alone = Record.load(original / "gather").fields
+    keys = [schedule_key(KEY, record) for record in (*fields, alone)]
+    assert keys[2] == KEY
+    batches = [schedule(plan.spec, key).members(0).tolist() for key in keys]
+    assert batches[0] != batches[1] != batches[2] != batches[0]
+    assert [record["claim"]["num_runs"] for record in fields] == [4, 4]
+    assert fields[0]["claim"]["sigma"] > 1.3 * alone["claim"]["sigma"]
+    assert fields[0]["claim"]["epsilon"] == 5.0
+    page = write_report(Record.load(place), place).read_text()
+    assert "The 4 models, and the choice of this one, are (5, 1e-05)-differentially private" in page
+    assert "More runs than 4 on the same data" in page
+    assert "Choosing the best of several runs" not in page
+    edit(place, lambda r: (r["claim"].update(num_runs=1), r["config"].update(tuning_runs=1)))
+    Record.load(place).sealed(KEY).save(place)
+    assert FAILED in outcomes(place).values()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tuning_runs": 0},
+        {"tuning_runs": 2.5},
+        {"tuning_runs": 2, "accounted_as": "poisson"},
+        {"tuning_runs": 2, "private": False, "epsilon": None},
+    ],
+)
+def test_runs_without_a_guarantee_share_none(change) -> None:
+    with pytest.raises(InvalidArgument, match="tuning_runs"):
+        RunConfig.from_dict({**CONFIG.as_dict(), **change})
+
+
 def test_the_report_of_an_exact_bound_says_one_number(original) -> None:
     page = write_report(Record.load(original / "gather"), original / "gather").read_text()
     assert "epsilon is at least" not in page
     assert "The model is (5, 1e-05)-differentially private" in page
+    assert "Choosing the best of several runs" in page
 
 
 def test_two_runs_with_one_key_share_no_noise_unless_all_that_was_asked_is_the_same(original) -> None:

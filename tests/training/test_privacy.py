@@ -17,6 +17,7 @@ from truebatch import (
 )
 from truebatch.accounting import Adjacency, Bound, Direction, UnknownAnalysis
 from truebatch.accounting.rounding import effective_sigma
+from truebatch.accounting.several_runs import upper_sampler_of_runs
 from truebatch.training.claim import Claim, shown
 from truebatch.training.privacy import NoPrivacy, Privacy
 
@@ -139,3 +140,31 @@ def test_bounds_are_shown_rounded_away_from_the_truth(value: float, digits: int)
     low, high = float(shown(value, digits=digits, up=False)), float(shown(value, digits=digits))
     assert low <= value <= high
     assert high - low <= 1.01 * 10.0 ** (1 - digits) * value
+
+
+@pytest.mark.parametrize("kind", [Poisson, PersistentShuffle, DynamicShuffle, Deterministic])
+def test_a_run_among_several_has_the_noise_that_all_of_them_need(kind) -> None:
+    spec = kind(num_examples=1000, batch_size=10, num_steps=200)
+    alone, among = claim_for(spec, epsilon=3.0), claim_for(spec, epsilon=3.0, num_runs=4)
+    of_all = upper_sampler_of_runs(spec, num_runs=4)
+    needed = accounting.sigma(of_all, epsilon=3.0, delta=1e-6).upper.value
+    assert alone.sigma < needed <= among.sigma < 1.0001 * needed
+    assert 2.999 < among.epsilon <= 3.0
+    assert among.epsilon_lower <= among.epsilon
+    assert "for 4 runs like this one together" in str(among)
+    assert (alone.as_dict()["num_runs"], among.as_dict()["num_runs"]) == (1, 4)
+
+
+def test_the_last_of_several_runs_starts_from_what_the_others_cost() -> None:
+    spec = Poisson(num_examples=1000, batch_size=10, num_steps=200)
+    claim = claim_for(spec, sigma=1.0, num_runs=3)
+    others = accounting.epsilon(upper_sampler_of_runs(spec, num_runs=2), sigma=1.0, delta=1e-6).upper.value
+    found = [claim.epsilon_after(steps) for steps in (0, 100, 200)]
+    assert found == sorted(found)
+    assert found[0] >= others * 0.999
+    assert found[-1] == claim.epsilon
+
+
+def test_what_is_drawn_deviates_in_every_run() -> None:
+    one, three = (Privacy(spec=LARGE, clip_norm=1.0, delta=1e-8, sigma=0.7, num_runs=k) for k in (1, 3))
+    assert three._statistical_distance(100) == 3 * one._statistical_distance(100) > 0

@@ -25,8 +25,8 @@ examples:
 # Options of the run itself, by their names in RunConfig; left out of the namespace unless they are given.
 CONFIG = (
     "batch_size", "epochs", "steps", "sampler", "max_batch_size", "epsilon", "delta", "sigma", "clip_norm",
-    "private", "accounted_as", "model", "dimension", "hidden", "optimizer", "learning_rate", "schedule",
-    "seed",
+    "private", "accounted_as", "tuning_runs", "model", "dimension", "hidden", "optimizer", "learning_rate",
+    "schedule", "seed",
 )  # fmt: skip
 
 
@@ -106,6 +106,12 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         type=sampler_name,
         metavar="NAME",
         help="take the noise of another sampler: the common mistake, as a baseline without guarantee",
+    )
+    group.add_argument(
+        "--tuning-runs",
+        type=count,
+        metavar="K",
+        help="the goal is of K runs together, this one among them, of which the best is kept (default: 1)",
     )
     group.add_argument(
         "--no-privacy", dest="private", action="store_false", help="no noise: the run claims nothing"

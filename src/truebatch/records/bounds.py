@@ -5,6 +5,7 @@ from typing import Any
 from truebatch import accounting
 from truebatch.accounting.bounds import Number
 from truebatch.accounting.rounding import effective_sigma
+from truebatch.accounting.several_runs import lower_sampler_of_runs, upper_sampler_of_runs
 from truebatch.errors import TruebatchError
 from truebatch.records.plan import RunPlan
 from truebatch.specs import SAMPLERS, nearest_multiple
@@ -15,8 +16,8 @@ def comparison(plan: RunPlan) -> list[dict[str, Any]]:
     """For each sampler, epsilon at the run's noise and delta: both ends, and what each rests on.
 
     Upper ends are for the noise that is left after rounding, lower ends for the noise that is added; for the
-    run's own sampler they are those of its claim. Samplers of whole epochs are taken at the nearest number of
-    examples that the batch size divides.
+    run's own sampler they are those of its claim. Where the claim is of several runs, so are they all.
+    Samplers of whole epochs are taken at the nearest number of examples that the batch size divides.
     """
     privacy = plan.claim.privacy
     if not isinstance(privacy, Privacy) or plan.claim.sigma == 0:
@@ -43,8 +44,11 @@ def _row(plan: RunPlan, privacy: Privacy, name: str) -> dict[str, Any]:
                 num_examples=n, batch_size=b, num_steps=nearest_multiple(spec.num_steps, n // b), **cap
             )
         lower, upper = (
-            accounting.epsilon(other, sigma=sigma, delta=privacy.delta, adjacency=privacy.adjacency)
-            for sigma in (plan.claim.sigma, left)
+            accounting.epsilon(of_runs, sigma=sigma, delta=privacy.delta, adjacency=privacy.adjacency)
+            for sigma, of_runs in (
+                (plan.claim.sigma, lower_sampler_of_runs(other, num_runs=privacy.num_runs)),
+                (left, upper_sampler_of_runs(other, num_runs=privacy.num_runs)),
+            )
         )
     except TruebatchError as error:
         return {**base, "lower": None, "upper": None, "why": error.message}

@@ -12,7 +12,7 @@ from truebatch.accounting import max_batch_size_by_rule
 from truebatch.errors import InvalidArgument, InvalidData, InvalidSpec
 from truebatch.specs import SAMPLERS, Sampler, TruncatedPoisson, steps_for_epochs
 
-_WHOLE_EPOCHS = ("deterministic", "persistent_shuffle", "dynamic_shuffle")
+_WHOLE_EPOCHS = ("deterministic", "persistent_shuffle", "dynamic_shuffle", "balls_and_bins")
 _MODELS = ("click", "linear")
 _OPTIMIZERS = ("adam", "adagrad", "sgd")
 _SCHEDULES = ("cosine", "constant")
@@ -24,7 +24,8 @@ class RunConfig:
 
     The noise follows from `epsilon`, or is stated as `sigma`; with neither, the run has no privacy, which
     must be meant: `private=False`. `accounted_as` names another sampler than the one that draws the batches:
-    the field's common mistake, as a baseline.
+    the field's common mistake, as a baseline. With `tuning_runs` above 1 the goal is that of so many runs
+    together, among which the best is chosen; this is one of them.
     """
 
     batch_size: int
@@ -38,6 +39,7 @@ class RunConfig:
     clip_norm: float = 1.0
     private: bool = True
     accounted_as: str | None = None
+    tuning_runs: int = 1
     model: str = "click"
     dimension: int = 48
     hidden: tuple[int, ...] = (598, 598, 598)
@@ -72,6 +74,7 @@ class RunConfig:
         ):
             _require_positive(name, getattr(self, name))
         self._require_goal()
+        self._require_runs()
 
     def _require_goal(self) -> None:
         if not self.private:
@@ -92,6 +95,22 @@ class RunConfig:
             raise InvalidArgument(f"delta must be above 0 and below 1; got delta={self.delta}.")
         for name in ("epsilon", "sigma"):
             _require_positive(name, getattr(self, name))
+
+    def _require_runs(self) -> None:
+        if (
+            isinstance(self.tuning_runs, bool)
+            or not isinstance(self.tuning_runs, int)
+            or self.tuning_runs < 1
+        ):
+            raise InvalidArgument(
+                f"tuning_runs must be a whole number of at least 1; got tuning_runs={self.tuning_runs!r}."
+            )
+        if self.tuning_runs > 1 and (not self.private or self.accounted_as is not None):
+            raise InvalidArgument(
+                "tuning_runs shares a guarantee out among runs, and this run has none; "
+                f"got tuning_runs={self.tuning_runs} with private={self.private}, "
+                f"accounted_as={self.accounted_as!r}."
+            )
 
     def num_examples(self, num_rows: int) -> int:
         """How many training rows are used: samplers of whole epochs leave out what b does not divide."""
@@ -115,7 +134,7 @@ class RunConfig:
             cap = max_batch_size_by_rule(
                 num_examples=n,
                 batch_size=b,
-                num_steps=T,
+                num_steps=T * self.tuning_runs,
                 epsilon=self.epsilon if self.epsilon is not None else 1.0,
                 delta=self.delta if self.delta is not None else 1e-8,
             )

@@ -85,6 +85,7 @@ def privacy_of(config: RunConfig, num_rows: int) -> Privacy | NoPrivacy:
         delta=config.delta,
         epsilon=config.epsilon,
         sigma=config.sigma,
+        num_runs=config.tuning_runs,
     )
 
 

@@ -1,5 +1,6 @@
 """run.json: what ran, what may be claimed, and enough digests to check it. Public, and sealed by the key."""
 
+import hashlib
 import hmac
 import json
 import platform
@@ -50,7 +51,7 @@ class Record:
                 f"a finished run has a {RECORD}, written last; got {str(directory)!r} without one.",
                 hint="run 'truebatch train' again with the same arguments to finish it.",
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DamagedRun(f"a record must be readable JSON; got {str(path)!r}: {error}.") from None
         if not isinstance(fields, dict) or fields.get("format") != FORMAT:
             raise DamagedRun(
@@ -66,7 +67,12 @@ class Record:
     def is_sealed_by(self, key: Key) -> bool:
         """Whether every word of the record is as the holder of the key wrote it."""
         seal = self.fields.get(_SEAL)
-        return isinstance(seal, str) and hmac.compare_digest(seal, seal_of(self._body(), key))
+        if not (isinstance(seal, str) and seal.isascii()):
+            return False
+        try:
+            return hmac.compare_digest(seal, seal_of(self._body(), key))
+        except ValueError:  # a number that JSON does not have
+            return False
 
     def public(self) -> Fields:
         """The record with its main metrics at the top, as scripts read them."""
@@ -85,6 +91,19 @@ def seal_of(body: Fields, key: Key) -> str:
 def key_check(key: Key, fingerprint: str) -> str:
     """64 bits that tell this key from another for a spec, and say nothing else about it."""
     return key.derive(f"run key check {fingerprint}").to_bytes()[:_CHECK_BYTES].hex()
+
+
+def schedule_key(key: Key, fields: Fields) -> Key:
+    """The key that draws a run's batches: the run's own; for one of several runs, one derived for it.
+
+    Several runs under one key would otherwise draw the same batches, and their accounting would not hold.
+    `fields` are those of the record.
+    """
+    if fields["claim"]["num_runs"] == 1:
+        return key
+    said = {name: fields[name] for name in ("config", "features", "split", "claim", "data")}
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    return key.derive(f"batches of one of several runs {hashlib.sha256(text.encode()).hexdigest()}")
 
 
 def under_key(identity: Any, key: Key, name: str = "") -> Any:

@@ -31,10 +31,36 @@ _COVERED = (
 _NOT_COVERED = (
     "Validation and test rows: metrics on them are exact, and not private.",
     "The number of training rows, the batch size, the number of steps and all settings: they are public.",
-    "Choosing the best of several runs on the same data: each run costs what it claims, and the choice too.",
     "The prepared rows, batches and key in the run's directory: whoever reads them reads the data.",
     "Rounding inside the 32-bit sum of gradients, the time that steps take, and an attack on AES-256.",
 )
+
+
+def _covered(claim: Fields) -> tuple[str, ...]:
+    if not claim["private"]:
+        return ("Nothing: this run makes no claim.",)
+    if claim["num_runs"] == 1:
+        return _COVERED
+    return (
+        f"{claim['num_runs']:,} runs on the same training rows that state this sampler, goal and number of "
+        "runs, of models no larger than this one, with a key each or one for all; and the choice of the best "
+        "by validation rows. Learning rate, optimizer, schedule and initial parameters may differ.",
+        *_COVERED,
+    )
+
+
+def _not_covered(claim: Fields) -> tuple[str, ...]:
+    if claim["num_runs"] == 1:
+        runs = (
+            "Choosing the best of several runs on the same data: each run costs what it claims, and the "
+            "choice what all of them cost together."
+        )
+    else:
+        runs = (
+            f"More runs than {claim['num_runs']:,} on the same data, or other ones than are covered: how "
+            "many were made cannot be seen from one of them."
+        )
+    return (*_NOT_COVERED[:2], runs, *_NOT_COVERED[2:])
 
 
 def write_report(record: Record, directory: Path) -> Path:
@@ -53,10 +79,8 @@ def page(record: Fields, curve: list[dict[str, float]]) -> str:
         sentence=_sentence(record),
         figures=_figures(record),
         facts=_table(_facts(record)),
-        covered=_list(_COVERED)
-        if record["claim"]["private"]
-        else _list(("Nothing: this run makes no claim.",)),
-        not_covered=_list(_NOT_COVERED),
+        covered=_list(_covered(record["claim"])),
+        not_covered=_list(_not_covered(record["claim"])),
         curve=learning_curve(curve),
         samplers=intervals(_intervals(record)),
         samplers_note=_samplers_note(record),
@@ -84,13 +108,15 @@ def _sentence(record: Fields) -> str:
             f"to have, {_upper(claim['epsilon'])}, <strong>is not proven for it</strong>.{_interval(record)} "
             "This is a baseline for study."
         )
-    eps, delta = claim["epsilon"], _number(claim["delta"])
+    eps, delta, runs = claim["epsilon"], _number(claim["delta"]), claim["num_runs"]
+    model = "this model" if runs == 1 else f"this model and those of {runs - 1:,} other runs like it together"
+    which = "The model is" if runs == 1 else f"The {runs:,} models, and the choice of this one, are"
     factor = f"about {math.exp(eps):,.3g}" if eps < 20 else "a very large number"
     return (
         f"For every one of the {spec['num_examples']:,} training examples: whatever anybody may conclude "
-        "from this model, had that example contributed nothing, they would have concluded it with a "
+        f"from {model}, had that example contributed nothing, they would have concluded it with a "
         f"probability that differs by a factor of at most e<sup>{_upper(eps)}</sup> ({factor}), and by "
-        f"{delta} on top. The model is ({_upper(eps)}, {delta})-differentially private under "
+        f"{delta} on top. {which} ({_upper(eps)}, {delta})-differentially private under "
         f"{_adjacency(claim['adjacency'])}.{_interval(record)}"
     )
 
@@ -169,6 +195,7 @@ def _facts(record: Fields) -> list[tuple[str, str]]:
         ("Clip norm C", "none" if claim["clip_norm"] is None else _number(claim["clip_norm"])),
         ("Adjacency", claim["adjacency"] or "none"),
         ("Epsilon", _epsilon_fact(claim)),
+        ("Runs that share this epsilon", f"{claim['num_runs']:,}"),
     ]
     if own is not None and own.get("source"):
         rows.append(("The upper bound rests on", own["source"]["upper"]))

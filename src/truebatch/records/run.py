@@ -29,6 +29,7 @@ from truebatch.records.record import (
     Fields,
     Record,
     key_check,
+    schedule_key,
     under_key,
     versions,
 )
@@ -67,19 +68,21 @@ def run(
     """
     where, watch = Path(directory), watch or Watch()
     with output.claimed(where, made=RECORD):
-        asked = json.loads(json.dumps(plan.as_dict() | _of_key(plan, key)))
+        asked = json.loads(json.dumps(plan.as_dict()))
+        draws = schedule_key(key, _public(asked, key))
+        asked |= _of_key(plan, key, draws)
         if (where / RECORD).exists():
             record = Record.load(where)
             _require_same(where, record.fields, _public(asked, key), key)
         else:
             _begin(where, asked, key)
-            record = _carry_out(plan, where, key, asked, memory, watch, constant_time)
+            record = _carry_out(plan, where, key, draws, asked, memory, watch, constant_time)
         output.clear(where)
     return record
 
 
-def _of_key(plan: RunPlan, key: Key) -> Fields:
-    drawn = schedule(plan.spec, key)
+def _of_key(plan: RunPlan, key: Key, draws: Key) -> Fields:
+    drawn = schedule(plan.spec, draws)
     fingerprint = drawn.fingerprint()
     return {
         "schedule": {
@@ -135,10 +138,18 @@ def _is_of(found: Fields, key: Key) -> bool:
 
 
 def _carry_out(
-    plan: RunPlan, where: Path, key: Key, asked: Fields, memory: int, watch: Watch, constant_time: bool
+    plan: RunPlan,
+    where: Path,
+    key: Key,
+    draws: Key,
+    asked: Fields,
+    memory: int,
+    watch: Watch,
+    constant_time: bool,
 ) -> Record:
+    """`key` is the run's, `draws` what its batches are drawn with."""
     began, bounds = time.monotonic(), comparison(plan)
-    batches, stored = _batches(plan, where, key, memory, watch)
+    batches, stored = _batches(plan, where, key, draws, memory, watch)
     valid, test = (
         _prepared(plan, rows, where, name, watch)
         for rows, name in ((plan.valid, "valid"), (plan.test, "test"))
@@ -200,17 +211,19 @@ def _training(trained: Trained) -> Fields:
     return {"road": trained.road, "claim": str(trained.claim)}
 
 
-def _batches(plan: RunPlan, where: Path, key: Key, memory: int, watch: Watch) -> tuple[Batches, Fields]:
+def _batches(
+    plan: RunPlan, where: Path, key: Key, draws: Key, memory: int, watch: Watch
+) -> tuple[Batches, Fields]:
     """Batches by the plan that suits, and what is kept of them."""
     if plan.gathers:
         rows = _prepared(plan, plan.train, where, "train", watch)
         assert rows is not None
-        return GatherBatches(rows, plan.spec, key), {
+        return GatherBatches(rows, plan.spec, draws), {
             "plan": "gather",
             "rows": under_key(rows.identity(), key),
         }
     source = EncodedSource(plan.train, plan.features)
-    manifest = make_batches(source, plan.spec, where / BATCHES, key, memory=memory, advance=watch.rows)
+    manifest = make_batches(source, plan.spec, where / BATCHES, draws, memory=memory, advance=watch.rows)
     return open_batches(where / BATCHES), {
         "plan": "scatter",
         "files": under_key(manifest["files"], key),

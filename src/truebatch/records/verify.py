@@ -13,13 +13,23 @@ import pyarrow as pa
 
 from truebatch import accounting
 from truebatch.accounting.rounding import effective_sigma
+from truebatch.accounting.several_runs import upper_sampler_of_runs
 from truebatch.batching import FileBatches, open_batches
 from truebatch.batching.output import difference
 from truebatch.data import EncodedSource, Features, MappedSource, RowRange, Source
 from truebatch.errors import DamagedRun, TruebatchError
 from truebatch.keys import Key
 from truebatch.records.config import RunConfig
-from truebatch.records.record import BATCHES, CHECKPOINTS, ROWS, Fields, Record, key_check, under_key
+from truebatch.records.record import (
+    BATCHES,
+    CHECKPOINTS,
+    ROWS,
+    Fields,
+    Record,
+    key_check,
+    schedule_key,
+    under_key,
+)
 from truebatch.records.split import PARTS, split_from_dict
 from truebatch.sampling import SCHEME, Schedule, schedule
 from truebatch.specs import SAMPLERS, Sampler
@@ -53,28 +63,38 @@ class _LeftOut(Exception):
 
 
 def verify(directory: Path, key: Key, *, data: Source | None = None, full: bool = False) -> list[Check]:
-    """Every check of a run that can be made with what is given; none stops the others.
+    """Every check of a run that can be made with what is given.
+
+    None stops the others, but for the seal: the numbers of a record that is not as it was sealed may be any,
+    so large that nobody comes to their end, and nothing is worked out from them.
 
     `data` is the source that the run was made from. `full` reads every file and draws every batch again;
     otherwise some steps, chosen by the system's generator, stand for all.
     """
     record = Record.load(directory).fields
     spec, drawn = _spec_and_schedule(record, key)
-    steps = _steps(spec, full=full)
+    sealed = Record(record).is_sealed_by(key)
+    steps = _steps(spec, full=full) if sealed else []
 
     def checks() -> Iterator[tuple[str, Callable[[], str]]]:
         yield "the record is as the key's holder wrote it", lambda: _seal(record, key)
         yield "the key is the run's", lambda: _key(record, key, drawn)
-        yield "the schedule is the sampler's", lambda: _schedule(record, drawn, steps)
-        yield "the noise is what the goal needs", lambda: _noise(record, spec)
-        yield "the claim is what the accountant says", lambda: _claim(record, spec)
+        yield "the schedule is the sampler's", if_sealed(lambda: _schedule(record, drawn, steps))
+        yield "the noise is what the goal needs", if_sealed(lambda: _noise(record, spec))
+        yield "the claim is what the accountant says", if_sealed(lambda: _claim(record, spec))
         yield "the prepared rows are as they were", lambda: _rows(record, directory, key, full=full)
         yield (
             "the written batches are the schedule's",
-            lambda: _batches(record, directory, key, drawn, steps, full=full),
+            if_sealed(lambda: _batches(record, directory, key, drawn, steps, full=full)),
         )
         yield "the model is the run's", lambda: _checkpoint(record, directory)
-        yield "the data are the run's", lambda: _data(record, directory, key, data, drawn, full=full)
+        yield (
+            "the data are the run's",
+            if_sealed(lambda: _data(record, directory, key, data, drawn, full=full)),
+        )
+
+    def if_sealed(check: Callable[[], str]) -> Callable[[], str]:
+        return check if sealed else _left_out_unsealed
 
     return [_checked(name, check) for name, check in checks()]
 
@@ -88,7 +108,7 @@ def _checked(name: str, check: Callable[[], str]) -> Check:
         return Check(name=name, outcome=FAILED, detail=str(reason))
     except TruebatchError as error:
         return Check(name=name, outcome=FAILED, detail=error.message)
-    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
         return Check(name=name, outcome=FAILED, detail=f"it cannot be read ({type(error).__name__}: {error})")
 
 
@@ -97,11 +117,16 @@ def _spec_and_schedule(record: Fields, key: Key) -> tuple[Sampler, Schedule]:
     try:
         fields = dict(record["claim"]["spec"])
         spec = SAMPLERS[fields.pop("sampler")](**fields)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        draws = schedule_key(key, record)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise DamagedRun(
             f"a record must name its sampler; this one does not ({type(error).__name__}: {error})."
         ) from None
-    return spec, schedule(spec, key)
+    return spec, schedule(spec, draws)
+
+
+def _left_out_unsealed() -> str:
+    raise _LeftOut("the record is not as it was sealed, so it may say anything")
 
 
 def _steps(spec: Sampler, *, full: bool) -> list[int]:
@@ -182,7 +207,10 @@ def _claim(record: Fields, spec: Sampler) -> str:
         )
     if claim["accounted_as"] is not None:
         return f"NO GUARANTEE, and the record says so: accounted as {claim['accounted_as']}"
-    return f"epsilon = {claimed:.6g} at delta = {claim['delta']:g} ({claim['adjacency']}) is an upper bound"
+    said = f"epsilon = {claimed:.6g} at delta = {claim['delta']:g} ({claim['adjacency']}) is an upper bound"
+    if claim["num_runs"] == 1:
+        return said
+    return f"{said} for {claim['num_runs']} runs together; how many were made cannot be checked"
 
 
 def _epsilon(record: Fields, spec: Sampler) -> float:
@@ -191,8 +219,10 @@ def _epsilon(record: Fields, spec: Sampler) -> float:
     if claim["accounted_as"] is not None:
         config = RunConfig.from_dict(record["config"])
         spec = config.spec(spec.num_examples, sampler=claim["accounted_as"])
+    if claim["num_runs"] != record["config"]["tuning_runs"]:
+        raise _Broken(f"the claim is of {claim['num_runs']} runs, and the config of another number")
     found = accounting.epsilon(
-        spec,
+        upper_sampler_of_runs(spec, num_runs=claim["num_runs"]),
         sigma=effective_sigma(
             sigma=claim["sigma"], clip_norm=claim["clip_norm"], num_coordinates=claim["num_parameters"]
         ),

@@ -1,12 +1,12 @@
 """What a run may claim: the noise it adds, and the sampler whose accounting says so."""
 
-import dataclasses
 import math
 from dataclasses import dataclass
 
 from truebatch import accounting
 from truebatch.accounting import Adjacency, Bound, UnknownAnalysis
 from truebatch.accounting.rounding import effective_sigma, sigma_to_add
+from truebatch.accounting.several_runs import lower_sampler_of_runs, upper_sampler_of_runs
 from truebatch.errors import InvalidArgument, PrivacyMismatch
 from truebatch.keys import Key
 from truebatch.sampling import schedule
@@ -33,6 +33,10 @@ class Privacy:
 
     `spec` is the sampler that is accounted for. It must be the one that drew the batches; training refuses
     another unless told `accounted_as`. Every number is the upper end, the one that may be claimed.
+
+    With `num_runs`, (epsilon, delta) is that of so many runs together, this one among them: of their models
+    and of the choice of the best. Each must state the same sampler, goal and `num_runs`, have no more
+    parameters than this one, and batches and noise of a key of its own.
     """
 
     spec: Sampler
@@ -41,6 +45,7 @@ class Privacy:
     epsilon: float | None = None
     sigma: float | None = None
     adjacency: Adjacency = Adjacency.ZERO_OUT
+    num_runs: int = 1
 
     def __post_init__(self) -> None:
         _require_positive("clip_norm", self.clip_norm)
@@ -55,13 +60,14 @@ class Privacy:
         if self.sigma is not None and not (math.isfinite(self.sigma) and self.sigma >= 0):
             raise InvalidArgument(f"sigma must be a number from 0 on; got sigma={self.sigma}.")
         object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
+        upper_sampler_of_runs(self.spec, num_runs=self.num_runs)
 
     def noise_sigma(self, num_parameters: int) -> float:
         """The noise to add, in units of the clip norm: what the accountant asks for, and the grid's share."""
         if self.sigma is not None:
             return self.sigma
         needed = accounting.sigma(
-            self.spec,
+            upper_sampler_of_runs(self.spec, num_runs=self.num_runs),
             epsilon=self.epsilon or 0.0,
             delta=self.delta,
             adjacency=self.adjacency,
@@ -74,15 +80,17 @@ class Privacy:
     def epsilon_after(self, num_steps: int, *, noise_sigma: float, num_parameters: int) -> float:
         """What may be claimed at `delta` after some steps with this noise: a function of public numbers.
 
+        Where there are several runs, after all steps of the others and these of this one.
         Samplers that walk through whole epochs are accounted for the epoch they are in, and the first steps
         of a run for 32 of them, since bounds on very few steps are the slowest to find.
         """
-        if num_steps == 0:
+        if num_steps == 0 and self.num_runs == 1:
             return 0.0
         if noise_sigma == 0:
             return math.inf
         sigma = effective_sigma(sigma=noise_sigma, clip_norm=self.clip_norm, num_coordinates=num_parameters)
-        spec = dataclasses.replace(self.spec, num_steps=self._accounted_steps(num_steps))
+        last = self._accounted_steps(num_steps)
+        spec = upper_sampler_of_runs(self.spec, num_runs=self.num_runs, last_steps=last)
         found = accounting.epsilon(
             spec,
             sigma=sigma,
@@ -102,7 +110,7 @@ class Privacy:
         if noise_sigma == 0:
             return math.inf
         found = accounting.epsilon(
-            self.spec,
+            lower_sampler_of_runs(self.spec, num_runs=self.num_runs),
             sigma=noise_sigma,
             delta=self.delta,
             adjacency=self.adjacency,
@@ -115,9 +123,9 @@ class Privacy:
         return min(self.spec.num_steps, -(-max(num_steps, _FEWEST_STEPS) // per_epoch) * per_epoch)
 
     def _statistical_distance(self, num_parameters: int) -> float:
-        """Of what is drawn, batches and noise, from what is accounted for; the same for every key."""
+        """Of all that is drawn, batches and noise, from what is accounted for; the same for every key."""
         noise = statistical_distance(num_coordinates=num_parameters, num_steps=self.spec.num_steps)
-        return schedule(self.spec, Key.for_tests(0)).statistical_distance + noise
+        return self.num_runs * (schedule(self.spec, Key.for_tests(0)).statistical_distance + noise)
 
 
 def require_match(drawn_by: Sampler, privacy: Privacy | NoPrivacy, *, accounted_as: str | None) -> None:
