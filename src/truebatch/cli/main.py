@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from truebatch.cli import account, batches, calibrate, demo, figure, study, train, verify
+from truebatch.cli import account, audit, batches, calibrate, demo, figure, study, train, verify
 from truebatch.cli.huge_pages import restart_with_huge_pages
 from truebatch.errors import TruebatchError
 
-_COMMANDS = (calibrate, account, batches, train, verify, demo, study, figure)
+_COMMANDS = (calibrate, account, batches, train, verify, audit, demo, study, figure)
 _TRAINS = ("train", "demo", "study")
 
 DESCRIPTION = """\
