@@ -26,7 +26,7 @@ from truebatch.experiments.study_figures import write_study
 from truebatch.experiments.study_results import read_results, summary, write_bundle
 from truebatch.experiments.study_runs import Study, run_sweep
 from truebatch.keys import Key
-from truebatch.records import RECORD, RunConfig, RunPlan, Split, SplitBy, Watch, read_toml, write_report
+from truebatch.records import RECORD, RunConfig, RunPlan, Split, SplitBy, Watch, read_config, write_report
 from truebatch.records import run as carry_out
 from truebatch.records import verify as check_run
 from truebatch.records.verify import FAILED
@@ -36,6 +36,8 @@ _SHARES, _EDGES = ("train_share", "valid_share"), ("valid_from", "test_from")
 _DATA = (
     "label", "positive", "numeric", "categorical", "leave_out", "buckets", *_SHARES, "split_by", *_EDGES,
 )  # fmt: skip
+# Options of which only one side can hold: what the command line states overrules the other side in a file.
+_EITHER = ((("epochs",), ("steps",)), (("epsilon",), ("sigma",)), (_SHARES, ("split_by", *_EDGES)))
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -123,18 +125,12 @@ def _values(arguments: argparse.Namespace) -> dict[str, Any]:
     values = {name: given[name] for name in (*CONFIG, *_DATA) if given.get(name) is not None}
     if arguments.config is None:
         return _complete(values)
-    stated = read_toml(Path(arguments.config))
-    for name in stated:
-        if name not in (*CONFIG, *_DATA):
-            raise InvalidArgument(
-                f"a config must have names of options only; got {name!r} in {arguments.config!r}.",
-                hint=f"there are: {', '.join(sorted((*CONFIG, *_DATA)))}.",
-            )
-    for one, other in (("epochs", "steps"), ("epsilon", "sigma")):  # of two that exclude each other
-        if one in values:
-            stated.pop(other, None)
-        if other in values:
-            stated.pop(one, None)
+    stated = read_config(Path(arguments.config))
+    for some, others in _EITHER:
+        for given_here, overruled in ((some, others), (others, some)):
+            if values.keys() & set(given_here):
+                for name in overruled:
+                    stated.pop(name, None)
     return _complete({**stated, **values})
 
 

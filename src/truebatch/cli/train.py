@@ -15,7 +15,8 @@ text is categorical), and shown before the start. RUN gets run.json (the public 
 curves.csv, and private files: prepared rows and checkpoints; the key is beside it. Stopped at any moment, the
 same command goes on; --dry-run says what it would do.
 
---config FILE is a TOML file with the same names as the options, hyphens as underscores; options win.
+--config FILE is TOML, or YAML (.yaml, .yml), with the same names as the options, hyphens as underscores;
+options win.
 
 examples:
   truebatch train flights.parquet --epsilon 5 --delta 1e-6 --batch-size 1024 --epochs 1 --out run
@@ -41,7 +42,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     parser.add_argument("source", nargs="+", metavar="SOURCE", help="files, a pattern or a directory")
     parser.add_argument("--out", required=True, metavar="RUN", help="the run's directory, new or begun")
-    parser.add_argument("--config", metavar="FILE", help="a TOML file with the options")
+    parser.add_argument("--config", metavar="FILE", help="a TOML or YAML file with the options")
     _add_data_options(parser)
     _add_run_options(parser)
     _add_model_options(parser)

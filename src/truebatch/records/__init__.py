@@ -1,6 +1,7 @@
 """A run: what is asked, what ran, what may be claimed, and whether it holds."""
 
-from truebatch.records.config import RunConfig, read_toml
+from truebatch.records.config import RunConfig
+from truebatch.records.config_file import read_config
 from truebatch.records.plan import RunPlan
 from truebatch.records.record import RECORD, Record
 from truebatch.records.report import write_report
@@ -17,7 +18,7 @@ __all__ = [
     "Split",
     "SplitBy",
     "Watch",
-    "read_toml",
+    "read_config",
     "run",
     "verify",
     "write_report",

@@ -2,14 +2,12 @@
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Self
 
 from truebatch.accounting import max_batch_size_by_rule
-from truebatch.errors import InvalidArgument, InvalidData, InvalidSpec
+from truebatch.errors import InvalidArgument, InvalidSpec
 from truebatch.specs import SAMPLERS, Sampler, TruncatedPoisson, steps_for_epochs
 
 _WHOLE_EPOCHS = ("deterministic", "persistent_shuffle", "dynamic_shuffle", "balls_and_bins")
@@ -158,16 +156,6 @@ class RunConfig:
             return cls(**values)
         except TypeError as error:
             raise InvalidArgument(f"a config must be complete, of the right types: {error}.") from None
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a TOML file."""
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise InvalidData(f"a config must be a readable file; got {str(path)!r}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidData(f"a config must be TOML; got {str(path)!r}: {error}.") from None
 
 
 def _require_one_of(name: str, value: object, known: tuple[str, ...]) -> None:
