@@ -1,5 +1,6 @@
 """How far a pass over the source has come, so that it goes on where it was stopped."""
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -24,14 +25,16 @@ class Journal:
     def save(self, work: Path) -> None:
         """Put this in place of what was there, all or nothing."""
         fields = {"road": self.road, "parts": self.parts, "next_row": self.next_row, "sizes": self.sizes}
-        write_aside(work / _NAME, json.dumps(fields))
+        write_aside(work / _NAME, json.dumps({**fields, "digest": _digest_of(fields)}))
 
     @staticmethod
     def load(work: Path) -> "Journal | None":
-        """What was saved last, or None."""
+        """What was saved last, or None: also where a word of it is not as it was saved."""
         try:
             fields = json.loads((work / _NAME).read_text())
-        except FileNotFoundError:
+            if fields.pop("digest") != _digest_of(fields):
+                return None
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         return Journal(
             road=fields["road"],
@@ -39,6 +42,10 @@ class Journal:
             next_row=fields["next_row"],
             sizes=tuple(fields["sizes"]),
         )
+
+
+def _digest_of(fields: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def passes(

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from truebatch.batching.engine import WORK, PartFile, digest_of_file
 from truebatch.batching.journal import sync_directory, write_aside
@@ -99,9 +100,23 @@ def begin(directory: Path, wanted: Manifest) -> None:
     """Note which batches are being made, or refuse where others were begun."""
     path = directory / WORK / _JOB
     if path.exists():
-        require_same(directory, json.loads(path.read_text()), wanted)
+        require_same(directory, begun_as(path), wanted)
     else:
         write_aside(path, json.dumps(wanted))
+
+
+def begun_as(path: Path) -> dict[str, Any]:
+    """What an earlier run noted that it makes."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise OutputRefused(
+            f"the note of what was begun must be readable; got {str(path)!r}, which is not.",
+            hint="choose another directory, or remove this one, and begin again with the same key.",
+        )
+    return found
 
 
 def require_same(directory: Path, found: Manifest, wanted: Manifest) -> None:
@@ -161,7 +176,7 @@ def parts_done(directory: Path) -> dict[int, PartFile]:
 def _noted(path: Path) -> Iterator[PartFile]:
     with contextlib.suppress(FileNotFoundError):
         for line in path.read_text().splitlines():
-            with contextlib.suppress(ValueError):  # the last line may be half written
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # the last line may be half written
                 fields = json.loads(line)
                 yield PartFile(part=fields["part"], num_bytes=fields["bytes"], digest=fields["digest"])
 

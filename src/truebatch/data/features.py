@@ -154,7 +154,7 @@ class Features:
             raise InvalidData(f"features must be hashed by {SCHEME!r}; got {scheme!r}.")
         try:
             return cls(**{**fields, "buckets": tuple(fields["buckets"])})
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise InvalidData(f"features must be described as as_dict does; got {error}.") from None
 
     def _encoder(self) -> Encoder:

@@ -79,11 +79,23 @@ class Footer:
             text = file.read(length) if tail.endswith(NAME) and length < size else b""
         if not text or _digest(text) != tail[8:24]:
             raise _cut(path)
-        record: dict[str, Any] = json.loads(text)
-        schema = schema_from_bytes(base64.b64decode(record["schema"]))
-        if size != HEAD_BYTES + record["rows"] * Layout.of(schema).width + length + _TAIL_BYTES:
+        try:
+            footer = cls._of(json.loads(text))
+        except (KeyError, TypeError, ValueError, RecursionError, pa.ArrowException):
+            raise _cut(path) from None
+        layout = Layout.of(footer.schema)
+        wanted = HEAD_BYTES + footer.rows * layout.width + length + _TAIL_BYTES
+        if layout.variable or not layout.width or size != wanted:
             raise _cut(path)
-        return cls(record["rows"], schema, record["digest"], record["made_from"])
+        return footer
+
+    @classmethod
+    def _of(cls, record: dict[str, Any]) -> "Footer":
+        """The footer that `to_bytes` wrote, and a ValueError or the like for anything else."""
+        rows, digest, made_from = record["rows"], record["digest"], record["made_from"]
+        if type(rows) is not int or rows < 0 or not isinstance(digest, str) or not isinstance(made_from, dict):
+            raise ValueError("a field is not of its type")
+        return cls(rows, schema_from_bytes(base64.b64decode(record["schema"])), digest, made_from)
 
 
 class MappedSource:

@@ -15,7 +15,7 @@ from truebatch.batching import Progress as Moved
 from truebatch.batching.engine import WORK, no_progress
 from truebatch.batching.journal import write_aside
 from truebatch.data import EncodedSource, MappedSource, RowRange, prepare
-from truebatch.errors import OutputRefused, SourceChanged
+from truebatch.errors import DamagedRun, OutputRefused, SourceChanged
 from truebatch.keys import Key
 from truebatch.records.bounds import comparison
 from truebatch.records.plan import RunPlan
@@ -74,6 +74,11 @@ def run(
         if (where / RECORD).exists():
             record = Record.load(where)
             _require_same(where, record.fields, _public(asked, key), key)
+            if not record.is_sealed_by(key):
+                raise DamagedRun(
+                    f"a finished run's record must be as it was sealed; that of {str(where)!r} was changed.",
+                    hint="'truebatch verify' says what does not hold; another run needs another directory.",
+                )
         else:
             _begin(where, asked, key)
             record = _carry_out(plan, where, key, draws, asked, memory, watch, constant_time)
@@ -103,7 +108,7 @@ def _public(asked: Fields, key: Key) -> Fields:
 def _begin(where: Path, asked: Fields, key: Key) -> None:
     path = where / WORK / _JOB
     if path.exists():
-        _require_same(where, json.loads(path.read_text()), asked, key)
+        _require_same(where, output.begun_as(path), asked, key)
     else:
         write_aside(path, json.dumps(asked))
 

@@ -79,6 +79,7 @@ def latest(
     for path in reversed(_files(Path(directory))):
         try:
             header, offset = read_header(path, FORMAT)
+            _require_sound(header, path)
             # Another run's file is told by its header, before it takes the time to read all of it.
             _require_same(header["meta"], expect or {}, path)
             _require_fit(header["arrays"], describe(_arrays(like)), path)
@@ -145,6 +146,24 @@ def _require_same(found: Mapping[str, Any], expect: Mapping[str, Any], path: Pat
             )
 
 
+def _require_sound(header: Any, path: Path) -> None:
+    """Refuse a header that is whole, and was not written by `save`."""
+    try:
+        named = _NAME.fullmatch(path.name)
+        sound = (
+            type(header["step"]) is int
+            and named is not None
+            and header["step"] == int(named[1])
+            and isinstance(header["meta"], dict)
+            and all(isinstance(entry[name], str) for entry in header["arrays"] for name in ("name", "dtype"))
+            and all(isinstance(entry["shape"], list) for entry in header["arrays"])
+        )
+    except (KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise DamagedCheckpoint(f"the header of {path} is not one of a checkpoint of this step.")
+
+
 def _require_fit(found: list[dict[str, Any]], wanted: list[dict[str, Any]], path: Path) -> None:
     def kinds(entries: list[dict[str, Any]]) -> dict[str, str]:
         return {entry["name"]: f"{entry['dtype']}{entry['shape']}" for entry in entries}
@@ -157,6 +176,8 @@ def _require_fit(found: list[dict[str, Any]], wanted: list[dict[str, Any]], path
                 f"{name} must be {ours.get(name, 'absent')}; got {theirs.get(name, 'nothing')} in {path}.",
                 hint="use the model and optimizer that it was written with, or another directory.",
             )
+    if found != wanted:
+        raise DamagedCheckpoint(f"the arrays of {path} are not in the order of the model's.")
 
 
 def _placed(leaves: list[Any], like: Any) -> Any:

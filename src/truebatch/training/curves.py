@@ -5,6 +5,7 @@ import io
 import os
 from pathlib import Path
 
+from truebatch.errors import InvalidData
 from truebatch.training.claim import Claim
 
 _FIXED = ("step", "seconds", "epsilon")
@@ -24,8 +25,7 @@ class Curves:
         self._path, self._head = Path(path), f"# {claim}\n"
         self._rows: list[dict[str, str]] = []
         if start and self._path.exists():
-            lines = self._path.read_text().splitlines()[1:]
-            self._rows = [row for row in csv.DictReader(lines) if int(row["step"]) <= start]
+            self._rows = [row for row in _rows_of(self._path) if int(row["step"]) <= start]
 
     def add(self, *, step: int, seconds: float, epsilon: float | None, metrics: dict[str, float]) -> None:
         """One more row; the file is replaced as a whole."""
@@ -43,3 +43,16 @@ class Curves:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(self._path)
+
+
+def _rows_of(path: Path) -> list[dict[str, str]]:
+    try:
+        rows = list(csv.DictReader(path.read_text().splitlines()[1:]))
+    except (ValueError, csv.Error):
+        rows = [{}]
+    if any(None in row or None in row.values() or not row.get("step", "").isdecimal() for row in rows):
+        raise InvalidData(
+            f"curves of a run that goes on must be as they were written; got {str(path)!r}, which are not.",
+            hint="move the file away: the run goes on, and its curves begin there.",
+        )
+    return rows
