@@ -59,6 +59,17 @@ def test_arms_without_privacy_add_none() -> None:
     assert dataclasses.replace(CELL, arm="plain_dynamic").config(960).private is False
 
 
+@pytest.mark.parametrize("arm", ["truncated_poisson", "common_mistake"])
+def test_where_nothing_may_be_claimed_the_noise_is_that_of_ideal_draws(arm: str) -> None:
+    """e^64 times the statistical distance of real draws leaves no delta."""
+    config = dataclasses.replace(CELL, arm=arm, epsilon=64.0, delta=1e-4).config(960)
+    assert config.epsilon is None
+    assert config.sigma is not None
+    spec = config.spec(960, sampler=config.accounted_as)
+    ideal = accounting.sigma(spec, epsilon=64.0, delta=1e-4).upper.value
+    assert config.sigma == pytest.approx(ideal, rel=1e-6)
+
+
 def test_every_field_of_a_cell_shows_in_its_name() -> None:
     changes = {"batch_size": 61, "epochs": 2, "epsilon": 4.0, "delta": 1e-5, "learning_rate": 0.2,
                "clip_norm": 2.0, "seed": 1, "model": "click", "optimizer": "sgd"}  # fmt: skip

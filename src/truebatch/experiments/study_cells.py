@@ -14,7 +14,11 @@ from typing import Any
 from truebatch import accounting
 from truebatch.errors import InvalidArgument
 from truebatch.records import RunConfig
-from truebatch.specs import SAMPLERS
+from truebatch.specs import SAMPLERS, TruncatedPoisson
+
+# The statistical distance of real draws from ideal ones, tiny as it is, costs e^epsilon times itself. Beyond
+# this epsilon no delta is left: nothing may be claimed, and the noise is what ideal draws would need.
+_LARGEST_CLAIM = 32.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +122,16 @@ class Cell:
         if arm.noise_of != arm.sampler:
             base["accounted_as"] = arm.noise_of
         config = RunConfig(**base, epsilon=self.epsilon, delta=self.delta)
-        if not arm.optimistic:
+        if not arm.optimistic and self.epsilon <= _LARGEST_CLAIM:
             return config
-        least = accounting.sigma(config.spec(num_rows), epsilon=self.epsilon, delta=self.delta).lower.value
-        if least is None:
-            raise InvalidArgument(f"no lower bound is known for {arm.sampler}, which {self.arm} takes.")
-        return RunConfig(**base, sigma=float(least), delta=self.delta)
+        spec = config.spec(num_rows, sampler=config.accounted_as)
+        ends = accounting.sigma(spec, epsilon=self.epsilon, delta=self.delta)
+        sigma = (ends.lower if arm.optimistic else ends.upper).value
+        if sigma is None:
+            raise InvalidArgument(f"no such bound is known for {spec.name}, which {self.arm} takes.")
+        if isinstance(spec, TruncatedPoisson):
+            base["max_batch_size"] = spec.max_batch_size
+        return RunConfig(**base, sigma=float(sigma), delta=self.delta)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ class Study:
     features: Features
     directory: Path
     split: Split = field(default_factory=Split)
+    _plans: dict[Cell, RunPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def result(self, cell: Cell) -> dict[str, Any]:
         """What came of a cell: from its file, or trained now."""
@@ -54,8 +55,7 @@ class Study:
         return result
 
     def _trained(self, cell: Cell) -> dict[str, Any]:
-        a, _ = self.split.edges(self.source.num_rows)
-        plan = RunPlan.of(self.source, self.features, cell.config(a), self.split)
+        plan = self._plan(cell)
         if plan.valid is None or plan.test is None:
             raise InvalidData("a study needs validation and test rows; the split leaves none.")
         key, began = Key.for_tests(cell.seed), time.monotonic()
@@ -81,6 +81,16 @@ class Study:
             "seconds": round(time.monotonic() - began, 2),
             "versions": versions(),
         }
+
+    def _plan(self, cell: Cell) -> RunPlan:
+        """Cells that differ in learning rate and seed share one calibration."""
+        shared = dataclasses.replace(cell, learning_rate=1.0, seed=0)
+        if shared not in self._plans:
+            a, _ = self.split.edges(self.source.num_rows)
+            self._plans[shared] = RunPlan.of(self.source, self.features, shared.config(a), self.split)
+        plan = self._plans[shared]
+        config = dataclasses.replace(plan.config, learning_rate=cell.learning_rate, seed=cell.seed)
+        return dataclasses.replace(plan, config=config)
 
     def _rows(self, part: RowRange) -> MappedSource:
         place = self.directory / "rows" / f"{part.start}-{part.stop}.rows"
