@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from typing import Any, Protocol
 
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax import Array
+from jax.sharding import SingleDeviceSharding
 
 from truebatch.audit.buffer_shuffle import BufferSchedule, BufferShuffle
 from truebatch.audit.rows import Floats, Ids, Rows
@@ -131,14 +132,14 @@ class OurStep:
         like = first_batch(feed, self.spec)
         clipped_sum = self._clipped_sum(like, rows.dimension)
         noise = Noise(key, self.sigma, self.clip_norm)
-        zeros = partial(_zeros, rows.dimension, self._home)
+        zeros = _zeros_for(rows.dimension, self._home)
         state = jax.device_put(self._optimizer.init(zeros()), self._home)
         scratch, found = zeros(), []
         for step, batch in enumerate(batches_from(feed, 0, self.spec, like=like)):
             params = zeros()
             sums = clipped_sum(params, scratch, batch.examples, batch.weights)
-            scratch = noise.add(step, sums.gradient)
-            params, state = self._update(params, state, scratch)
+            params, state = self._update(params, state, noise.add(step, sums.gradient))
+            scratch = sums.gradient
             found.append(np.asarray(params["linear"].weight)[:, 0])
         return np.stack(found)
 
@@ -147,7 +148,7 @@ class OurStep:
         if shape not in self._sums:
             self._sums[shape] = sum_program(
                 _linear,
-                _zeros(dimension, self._home),
+                _zeros_for(dimension, self._home)(),
                 like,
                 clip_norm=self.clip_norm,
                 road=self.road,
@@ -167,5 +168,11 @@ class OurStep:
         return self._size
 
 
-def _zeros(dimension: int, home: jax.Device) -> Params:
-    return jax.device_put({"linear": Dense(weight=jnp.zeros((dimension, 1), jnp.float32))}, home)
+@cache
+def _zeros_for(dimension: int, home: jax.Device) -> Callable[[], Params]:
+    """Fresh parameters of zeros: each step uses up those it is given."""
+
+    def zeros() -> Params:
+        return {"linear": Dense(weight=jnp.zeros((dimension, 1), jnp.float32))}
+
+    return jax.jit(zeros, out_shardings=SingleDeviceSharding(home))
