@@ -29,6 +29,7 @@ from truebatch.keys import Key
 from truebatch.records import RECORD, RunConfig, RunPlan, Split, SplitBy, Watch, read_config, write_report
 from truebatch.records import run as carry_out
 from truebatch.records import verify as check_run
+from truebatch.records.estimate import estimate
 from truebatch.records.verify import FAILED
 from truebatch.training import show_progress
 
@@ -52,9 +53,7 @@ def train(arguments: argparse.Namespace) -> int:
         plan = RunPlan.of(source, features, config, split)
     _announce(plan)
     if arguments.dry_run:
-        if arguments.json:
-            print(json.dumps(plan.as_dict(), indent=2))
-        return 0
+        return _say_how_long(plan, constant_time=arguments.constant_time, as_json=arguments.json)
     out = Path(arguments.out)
     key = key_for(arguments, out, finished=out / RECORD)
     means = {"memory": arguments.memory, "constant_time": arguments.constant_time}
@@ -62,6 +61,18 @@ def train(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         data = " ".join(arguments.source)
         print(f"check it: truebatch verify {out} --key {key_path(arguments, out)} --data {data}")
+    return 0
+
+
+def _say_how_long(plan: RunPlan, *, constant_time: bool, as_json: bool) -> int:
+    """The end of a dry run: time, from steps taken now; and all of the plan as JSON."""
+    with status("taking a few steps on made-up rows"):
+        found = estimate(plan, constant_time=constant_time)
+    print(f"time: {found}", file=sys.stderr)
+    if as_json:
+        seconds = {"step_seconds": found.step_s, "stepping_seconds": found.stepping_s}
+        needs = {**seconds, "memory_bytes": plan.memory_bytes}
+        print(json.dumps({**plan.as_dict(), "estimate": needs}, indent=2))
     return 0
 
 

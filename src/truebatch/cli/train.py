@@ -13,7 +13,7 @@ Rows are taken in the order of the source, oldest first: the first 80% train, th
 test; --split-by COLUMN takes another split. Columns that are not named are inferred (numbers are numeric,
 text is categorical), and shown before the start. RUN gets run.json (the public record), report.html,
 curves.csv, and private files: prepared rows and checkpoints; the key is beside it. Stopped at any moment, the
-same command goes on; --dry-run says what it would do.
+same command goes on; --dry-run says what it would do, and how long the steps will take on this machine.
 
 --config FILE is TOML, or YAML (.yaml, .yml), with the same names as the options, hyphens as underscores;
 options win.

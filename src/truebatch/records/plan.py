@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from truebatch.batching import batch_rows
 from truebatch.batching.plan import available_memory
 from truebatch.data import Features, Layout, RowRange, Source
 from truebatch.records.config import RunConfig
@@ -40,6 +41,7 @@ class RunPlan:
         features.require(source.schema)
         (first, last), valid, test = split.parts(source)
         spec = config.spec(last - first)
+        batch_rows(spec)
         model = model_of(config, features)
         return cls(
             config=config,
