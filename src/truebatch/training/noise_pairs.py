@@ -62,12 +62,12 @@ def noised_sheets(
         for i, sheet in enumerate(sheets):
             for start in range(0, sheet.size, _CHUNK):
                 count = min(_CHUNK, sheet.size - start)
+                jax.block_until_ready(noised)  # Before the words' memory is used again.
                 size = count + SPARE_WORDS
                 kinds = {Kind.RADIUS: radius[:size], Kind.ANGLE: angle[:size]}
                 words.fill(kinds, step=step, first=first + start, pool=pool)
                 drawn = jax.device_put((radius[:count], angle[:count]), device)
                 noised[i] = add(noised[i], sheet, *drawn, start, grid.scale, grid.step)
-                noised[i].block_until_ready()  # The words' memory is used again.
             firsts.append(first)
             first += -(-sheet.size // PIECE) * PIECE
     # Looking for what is left to decide goes on for all sheets at once.

@@ -4,6 +4,7 @@ import enum
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -24,6 +25,8 @@ PIECE = 2**18
 _BLOCK_BYTES, _WORD_BYTES = 16, 8
 # Its encryption is the key stream. Not a bytes object: those are encrypted without letting other threads run.
 _ZEROS = np.zeros(2**20, dtype=np.uint8)
+# Fewer words than this are drawn before a thread has begun.
+_WORTH_A_THREAD = 2**14
 # update_into asks for one block less a byte of room past the end.
 SPARE_WORDS = 2
 
@@ -71,7 +74,11 @@ class NoiseWords:
             # A stream mode writes as much as it reads: pieces do not touch each other's words.
             for start in range(0, count, PIECE):
                 stop, piece = min(start + PIECE, count), (first + start) // PIECE
-                jobs.append(pool.submit(self._stream, words, kind, step, piece, start, stop))
+                job = partial(self._stream, words, kind, step, piece, start, stop)
+                if stop - start < _WORTH_A_THREAD:
+                    job()
+                else:
+                    jobs.append(pool.submit(job))
         for job in jobs:
             job.result()
 
