@@ -95,7 +95,7 @@ def values_of(array: pa.Array) -> npt.NDArray[np.generic]:
             f"numpy sees columns of fixed width only; got one of type {array.type}.",
             hint="read it from batch.record, as Arrow.",
         )
-    dtype = np.dtype(f"<i{array.type.bit_width // 8}") if pat.is_temporal(array.type) else None
-    dtype = dtype or np.dtype(array.type.to_pandas_dtype())
+    kind = "f" if pat.is_floating(array.type) else "u" if pat.is_unsigned_integer(array.type) else "i"
+    dtype = np.dtype(f"<{kind}{array.type.bit_width // 8}")
     data = array.buffers()[1]
     return np.frombuffer(data, dtype, count=len(array), offset=array.offset * dtype.itemsize)
