@@ -87,7 +87,7 @@ def reworded(draw: st.DrawFn, value: Any) -> Any:
         elif how == "near" and isinstance(old, str) and old:
             owner[name] = old[:-1] + chr(ord(old[-1]) ^ 1)
         else:
-            owner[name] = draw(st.sampled_from(ODD))
+            owner[name] = copy.deepcopy(draw(st.sampled_from(ODD)))
     return whole
 
 

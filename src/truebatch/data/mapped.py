@@ -93,8 +93,10 @@ class Footer:
     def _of(cls, record: dict[str, Any]) -> "Footer":
         """The footer that `to_bytes` wrote, and a ValueError or the like for anything else."""
         rows, digest, made_from = record["rows"], record["digest"], record["made_from"]
-        if type(rows) is not int or rows < 0 or not isinstance(digest, str) or not isinstance(made_from, dict):
-            raise ValueError("a field is not of its type")
+        if type(rows) is not int or rows < 0:
+            raise ValueError("its number of rows is none")
+        if not (isinstance(digest, str) and isinstance(made_from, dict)):
+            raise TypeError("a field is not of its type")
         return cls(rows, schema_from_bytes(base64.b64decode(record["schema"])), digest, made_from)
 
 

@@ -69,7 +69,7 @@ class _Place:
 
 
 def open_text(path: Path, places: GzipPlaces) -> TextBytes:
-    """The text of a file; whether it is gzip is seen from its first bytes."""
+    """The text of a file, gzip where its first bytes say so: and they must where its name does."""
     file = path.open("rb", buffering=0)
     head = file.read(6)
     file.seek(0)
@@ -80,7 +80,15 @@ def open_text(path: Path, places: GzipPlaces) -> TextBytes:
                 f"a text file must be plain or gzip; got {str(path)!r}, which is {name}.",
                 hint="decompress it first.",
             )
-    return _Gzip(path, file, places) if is_gzip(head) else _Plain(file)
+    if is_gzip(head):
+        return _Gzip(path, file, places)
+    if head and path.suffix.lower() == ".gz":
+        file.close()
+        raise InvalidData(
+            f"a file whose name ends in .gz must be gzip; got {str(path)!r}, which does not begin so.",
+            hint="copy it again; or give it another name, if it is plain text.",
+        )
+    return _Plain(file)
 
 
 def is_gzip(head: bytes) -> bool:
