@@ -34,6 +34,7 @@ def _batches(*, fill: float = 0, sizes: Iterable[int] = SIZES) -> list[dict[str,
 
 
 def _run(batches: list[dict[str, Any]], *, road: str, num_devices: int = 1) -> Run:
+    shared = devices(num_devices) if num_devices > 1 else None  # before JAX begins
     return run(
         tiny.loss,
         tiny.params(),
@@ -43,7 +44,7 @@ def _run(batches: list[dict[str, Any]], *, road: str, num_devices: int = 1) -> R
         clip_norm=CLIP_NORM,
         road=road,
         micro_batch=MICRO_BATCH,
-        devices=devices(num_devices) if num_devices > 1 else None,
+        devices=shared,
     )
 
 

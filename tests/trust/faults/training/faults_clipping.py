@@ -31,6 +31,12 @@ def _without_bias(self: Dense, uses: Any) -> Any:
     return _dense_norms(Dense(weight=self.weight), uses)
 
 
+def _bias_by_squares(self: Dense, uses: Any) -> Any:
+    """For the bias the sum of (d_k . d_l)^2 over pairs of positions, where it is that of d_k . d_l."""
+    d = layers._positions([use.delta for use in uses])
+    return _without_bias(self, uses) + jnp.square(layers._gram(d)).sum(axis=(1, 2))
+
+
 def _positions_apart(self: Dense, uses: Any) -> Any:
     """The sum of |a_k|^2 |d_k|^2 over positions."""
     a, d = layers._positions([use.inputs[0] for use in uses]), layers._positions([use.delta for use in uses])
@@ -129,6 +135,13 @@ FAULTS = (
         "norms leave biases out",
         "Dense.squared_norms forgets the gradient of the bias.",
         _norms_of("Dense", _without_bias),
+        checks.AT_MOST_C,
+    ),
+    fault(
+        17,
+        "norms of biases square the products of positions",
+        "The bias of a layer that is used at several positions has (d . d)^2 in its norm, not d . d.",
+        _norms_of("Dense", _bias_by_squares),
         checks.AT_MOST_C,
     ),
     fault(

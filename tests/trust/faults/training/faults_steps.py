@@ -89,6 +89,20 @@ def _sums_carried_over() -> AbstractContextManager[None]:
     return mutated({f"{MICROBATCHES}:_zero": lambda like: zero(like)._replace(gradient=like)})
 
 
+def _sums_in_one_memory() -> AbstractContextManager[None]:
+    """What is added to the total is written over it first: the last micro-batch is all there is, twice."""
+
+    def total(add: Any, params: Any, start: Any, parts: Any, part_weights: Any, used: Any) -> Any:
+        def body(k: Any, _: Any) -> Any:
+            part, weights = jax.tree.map(lambda x: x[k], (parts, part_weights))
+            found = add(params, jax.tree.map(jnp.zeros_like, start), part, weights)
+            return jax.tree.map(lambda x: x + x, found)
+
+        return jax.lax.fori_loop(0, used, body, start)
+
+    return mutated({f"{MICROBATCHES}:_sum": total})
+
+
 def _a_step_for_every_micro_batch() -> AbstractContextManager[None]:
     def batches_from(*given: Any, **named: Any) -> Iterator[Any]:
         for arrays in feed.batches_from(*given, **named):
@@ -183,6 +197,13 @@ FAULTS = (
         "Accumulation begins with what the buffers hold from the step before.",
         _sums_carried_over,
         checks.FOLLOWS,
+    ),
+    fault(
+        8,
+        "the sum shares its memory with what is added to it",
+        "The sum of a micro-batch overwrites the total that it is added to: a row counts for two clip norms.",
+        _sums_in_one_memory,
+        checks.MOVES_AT_MOST_C,
     ),
     fault(
         8,
