@@ -367,6 +367,16 @@ def test_a_config_file_has_the_options_and_options_win(original, tmp_path, monke
     assert not (tmp_path / "r").exists()
 
 
+def test_a_column_of_no_known_kind_is_left_out_by_an_option(original, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(rows().append_column("day", pa.array([0] * N, pa.date32())), "rows.parquet")
+    code, _, err = cli(capsys, f"train rows.parquet {SMALL} --out run --dry-run")
+    assert code == 2
+    assert "got column 'day' of type date32[day]" in err
+    assert "--leave-out that one" in err
+    assert cli(capsys, f"train rows.parquet {SMALL} --leave-out day --out run --dry-run")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

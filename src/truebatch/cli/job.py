@@ -59,7 +59,7 @@ def train(arguments: argparse.Namespace) -> int:
     means = {"memory": arguments.memory, "constant_time": arguments.constant_time}
     _run(plan, out, key, as_json=arguments.json, **means)
     if not arguments.json:
-        data = " ".join(arguments.source)
+        data = " ".join(arguments.source) + (f" --format {arguments.format}" if arguments.format else "")
         print(f"check it: truebatch verify {out} --key {key_path(arguments, out)} --data {data}")
     return 0
 
@@ -159,7 +159,15 @@ def _features(values: dict[str, Any], source: Source) -> Features:
         left_out = [*values.get("leave_out", ())]
         if values.get("split_by") in source.schema.names:  # what parts rows is no feature unless it is named
             left_out.append(values["split_by"])
-        return Features.infer(source.schema, label=label, leave_out=left_out, **more)
+        try:
+            return Features.infer(source.schema, label=label, leave_out=left_out, **more)
+        except InvalidArgument as error:
+            if error.hint is None or "leave_out=" not in error.hint:
+                raise
+            raise InvalidArgument(
+                error.message,
+                hint="name the columns by --numeric and --categorical, or --leave-out that one.",
+            ) from None
     numeric, categorical = tuple(values.get("numeric", ())), tuple(values.get("categorical", ()))
     features = Features(label=label, numeric=numeric, categorical=categorical, **more)
     features.require(source.schema)

@@ -40,7 +40,7 @@ class Estimate:
     def __str__(self) -> str:
         return (
             f"about {_in_words(self.stepping_s)} of stepping, from steps of {self.step_s:.3g} s taken just "
-            "now on made-up rows"
+            "now on made-up rows; preparing, compiling, evaluating and checkpoints come on top"
         )
 
 

@@ -195,8 +195,9 @@ def _facts(record: Fields) -> list[tuple[str, str]]:
         ("Clip norm C", "none" if claim["clip_norm"] is None else _number(claim["clip_norm"])),
         ("Adjacency", claim["adjacency"] or "none"),
         ("Epsilon", _epsilon_fact(claim)),
-        ("Runs that share this epsilon", f"{claim['num_runs']:,}"),
     ]
+    if claim["num_runs"] > 1:
+        rows.append(("Runs that share this epsilon", f"{claim['num_runs']:,}"))
     if own is not None and own.get("source"):
         rows.append(("The upper bound rests on", own["source"]["upper"]))
         if own["lower"] is not None:
