@@ -201,6 +201,7 @@ BY_EPSILON = Sweep(
     arms=tuple(name for name, arm in ARMS.items() if arm.noise_of is not None),
     batch_sizes=(16384,),
     epsilons=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0),
+    learning_rates=(0.01, 0.05, 0.1),
 )
 SWEEPS = {sweep.name: sweep for sweep in (BY_BATCH_SIZE, BY_EPSILON)}
 assert all(arm.sampler in SAMPLERS for arm in ARMS.values())
