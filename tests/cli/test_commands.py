@@ -1,6 +1,8 @@
 """The commands as a reviewer and a script use them, and everything a hostile user may type."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -165,3 +167,29 @@ def test_hostile_numbers_never_meet_a_traceback(capsys, n, b, epochs, goal, delt
         ends = entry.get("sigma") or entry.get("epsilon")
         if ends["lower"] is not None and ends["upper"] is not None:
             assert ends["lower"] <= ends["upper"]
+
+
+@pytest.mark.parametrize(
+    "line", ["train rows.csv --out run", "demo", "verify run", "study", "figure auc-by-epsilon"]
+)
+def test_without_its_extra_a_command_that_trains_names_it(line: str, tmp_path) -> None:
+    code = """
+import sys
+
+class Absent:
+    @staticmethod
+    def find_spec(name, *_):
+        if name.partition(".")[0] in ("jax", "jaxlib", "optax"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent)
+from truebatch.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *line.split()], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "this command needs jax" in done.stderr
+    assert "truebatch[train]" in done.stderr
+    assert "Traceback" not in done.stderr

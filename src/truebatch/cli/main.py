@@ -12,6 +12,8 @@ from truebatch.cli.huge_pages import restart_with_huge_pages
 from truebatch.errors import TruebatchError
 
 _COMMANDS = (calibrate, account, batches, train, verify, audit, demo, study, figure)
+# What commands that train import when they run: the packages of the extra `train`.
+_OF_TRAINING = ("jax", "jaxlib", "optax")
 _TRAINS = ("train", "demo", "study")
 
 DESCRIPTION = """\
@@ -59,6 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"truebatch {arguments.command}: {error.message}", file=sys.stderr)
         if error.hint:
             print(f"Hint: {error.hint}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _OF_TRAINING:
+            raise
+        print(f"truebatch {arguments.command}: this command needs {error.name}.", file=sys.stderr)
+        print("Hint: pip install 'truebatch[train]'", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
