@@ -180,9 +180,10 @@ def _log_any(log_p: float, copies: int) -> float:
     """log(1 - (1 - p)^T)."""
     if log_p < -700 - math.log(copies):
         return log_p + math.log(copies)
-    if log_p == 0:
+    p = math.exp(log_p)
+    if p >= 1:  # to the last bit, which log_p may be above or below
         return 0.0
-    log_none = copies * math.log1p(-math.exp(log_p))
+    log_none = copies * math.log1p(-p)
     return math.log(-math.expm1(log_none)) if log_none < 0 else -math.inf
 
 
