@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from trust import page
-from trust.suite import FAMILIES, MODULES, Result, Verdict, answer, members, run
+from trust.suite import FAMILIES, MODULES, Result, Verdict, members, run
 
 _WIDEST = 160
 
@@ -17,9 +17,6 @@ _WIDEST = 160
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 if every family that was asked for is there, and every fault of it is caught."""
     asked = _parser().parse_args(arguments)
-    if asked.side:
-        answer(*asked.side)
-        return 0
     if asked.write and (asked.only or asked.faults):
         print("--write writes the whole table: leave out --only and --faults.", file=sys.stderr)
         return 2
@@ -45,7 +42,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="results for machines")
     parser.add_argument("--write", action="store_true", help="write the table into docs/trust.md")
     parser.add_argument("--faults", nargs="+", metavar="MODULE", help="other modules that have FAULTS")
-    parser.add_argument("--side", nargs=3, help=argparse.SUPPRESS)
     return parser
 
 

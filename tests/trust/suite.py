@@ -1,17 +1,20 @@
 """The runner: every check on the code as it is and on the broken code, each in a process of its own."""
 
 import contextlib
-import json
+import multiprocessing
 import os
-import subprocess
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
 
 from truebatch.errors import TruebatchError
 from trust.fault import Fault
@@ -44,8 +47,6 @@ FAMILIES = {
 
 # A side that takes longer hangs: the slowest takes about a minute.
 _LONGEST_S = 900
-# What a process of one side runs in: a check draws nothing that another would see.
-_ENTRY = (sys.executable, "-m", "trust", "--side")
 
 
 class Outcome(StrEnum):
@@ -178,10 +179,16 @@ def _forget() -> None:
         sys.modules["jax"].clear_caches()
 
 
-def run(found: Iterable[Member], *, jobs: int) -> Iterator[Result]:
-    """Both sides of every fault, as they are done, so many at a time. Fresh processes carry nothing over."""
+def run(found: Sequence[Member], *, jobs: int) -> Iterator[Result]:
+    """Both sides of every fault, as they are done, so many at a time.
+
+    Each side has a process of its own, forked from one that has imported what it needs and done nothing
+    else: no cache, program or device of another carries over.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*sorted({member.module for member in found})])
     with ThreadPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(_both, member) for member in found]
+        waiting = [pool.submit(_both, context, member) for member in found]
         try:
             for future in as_completed(waiting):
                 yield future.result()
@@ -190,33 +197,36 @@ def run(found: Iterable[Member], *, jobs: int) -> Iterator[Result]:
                 future.cancel()
 
 
-def _both(member: Member) -> Result:
-    intact, broken = (_in_a_process(member, which) for which in ("intact", "broken"))
+def _both(context: ForkServerContext, member: Member) -> Result:
+    intact, broken = (_in_a_process(context, member, broken=broken) for broken in (False, True))
     return Result(fault=member.fault, intact=intact, broken=broken)
 
 
-def _in_a_process(member: Member, which: str) -> Side:
+def _in_a_process(context: ForkServerContext, member: Member, *, broken: bool) -> Side:
     began = time.monotonic()
-    try:
-        done = subprocess.run(
-            [*_ENTRY, member.module, str(member.index), which],
-            capture_output=True,
-            text=True,
-            timeout=_LONGEST_S,
-            check=False,
-        )
-        said = json.loads(done.stdout)
-        return Side(outcome=Outcome(said["outcome"]), said=said["said"], seconds=time.monotonic() - began)
-    except subprocess.TimeoutExpired:
-        why = f"it took more than {_LONGEST_S} seconds"
-    except ValueError:
-        why = f"the process ended with code {done.returncode}: {done.stderr[-2000:]}"
-    return Side(outcome=Outcome.ERROR, said=why, seconds=time.monotonic() - began)
+    answer, there = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as place:
+        said = Path(place, "said")
+        process = context.Process(target=_answer, args=(there, said, member.module, member.index, broken))
+        process.start()
+        there.close()
+        try:
+            found: Side | str = (
+                answer.recv() if answer.poll(_LONGEST_S) else f"took over {_LONGEST_S} seconds"
+            )
+        except EOFError:
+            process.join()
+            found = f"the process ended with code {process.exitcode}: {said.read_text()[-2000:]}"
+        process.kill()
+        process.join()
+    if isinstance(found, Side):
+        return found
+    return Side(outcome=Outcome.ERROR, said=found, seconds=time.monotonic() - began)
 
 
-def answer(module: str, index: str, which: str) -> None:
-    """What a process of one side does: the run, and what came of it on the standard output, alone."""
-    with os.fdopen(os.dup(1), "w") as out:
-        os.dup2(2, 1)
-        fault = import_module(module).FAULTS[int(index)]
-        out.write(json.dumps(asdict(side(fault, broken=which == "broken"))))
+def _answer(there: Connection, said: Path, module: str, index: int, broken: bool) -> None:
+    """What a process of one side does. What it prints is kept apart, and shown if it dies."""
+    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    there.send(side(import_module(module).FAULTS[index], broken=broken))
