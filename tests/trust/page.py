@@ -31,8 +31,8 @@ def chance(value: float) -> str:
 
 def cells(fault: Fault, verdict: str) -> tuple[str, ...]:
     """One line of the table, without how long it took: that changes from run to run."""
-    check = fault.check
-    return fault.name, fault.how, verdict, check.name, chance(check.false_alarm), chance(check.power)
+    check, how = fault.check, fault.how.removesuffix(".") + "."
+    return fault.name, how, verdict, check.name, chance(check.false_alarm), chance(check.power)
 
 
 def on_terminal(results: Sequence[Result]) -> Table:

@@ -429,118 +429,118 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         number=1,
         name="a generator is pickled with the work",
-        how="each worker draws the coins of its rows from its own copy of one numpy generator, as in a "
-        "transform that holds one and is sent to every bundle",
+        how="Each worker draws the coins of its rows from its own copy of one numpy generator, as in a "
+        "transform that holds one and is sent to every bundle.",
         inject=breaks(placements=from_a_copied_generator),
         check=_ROWS,
     ),
     Fault(
         number=1,
         name="generators are seeded anew every epoch",
-        how="the step in a block's number counts from 0 in every epoch, as where a data loader's workers "
-        "begin each epoch with the same numpy state",
+        how="The step in a block's number counts from 0 in every epoch, as where a data loader's workers "
+        "begin each epoch with the same numpy state.",
         inject=breaks(draw=seeded_every_epoch),
         check=_STEPS,
     ),
     Fault(
         number=1,
         name="seeds are added up",
-        how="a cell's stream is named by step + tile, as by seed + epoch + worker: step 3 of tile 4 is "
-        "step 4 of tile 3",
+        how="A cell's stream is named by step + tile, as by seed + epoch + worker: step 3 of tile 4 is "
+        "step 4 of tile 3.",
         inject=breaks(draw=seeds_added_up),
         check=_CELLS,
     ),
     Fault(
         number=2,
         name="coins are 32-bit floats",
-        how="a row joins where a uniform multiple of 2^-24 is below q, as with rand(n) < q in single "
-        "precision: at q = 1e-8 six times as often",
+        how="A row joins where a uniform multiple of 2^-24 is below q, as with rand(n) < q in single "
+        "precision: at q = 1e-8 six times as often.",
         inject=breaks(table=float_table),
         check=_RATE,
     ),
     Fault(
         number=2,
         name="the rate is a 32-bit float",
-        how="q is rounded to single precision before rows are drawn, while b/n is accounted",
+        how="Q is rounded to single precision before rows are drawn, while b/n is accounted.",
         inject=breaks(plan=FloatRatePlan),
         check=_EXACT,
     ),
     Fault(
         number=3,
         name="the sampler skips empty batches",
-        how="the schedule gives only batches with rows in them, as where a loader cannot hold an empty one",
+        how="The schedule gives only batches with rows in them, as where a loader cannot hold an empty one.",
         inject=breaks(batches=no_empty_batch),
         check=_SCHEDULED,
     ),
     Fault(
         number=3,
         name="an empty batch is drawn again",
-        how="a step without rows is drawn anew until it has one, the other obvious repair of such a loader",
+        how="A step without rows is drawn anew until it has one, the other obvious repair of such a loader.",
         inject=breaks(plan=redrawn_when_empty),
         check=_EMPTY,
     ),
     Fault(
         number=3,
         name="the reader skips empty batches",
-        how="written batches without a real row are passed over when they are read",
+        how="Written batches without a real row are passed over when they are read.",
         inject=breaks(files=no_empty_batch_of_a_file),
         check=_WRITTEN,
     ),
     Fault(
         number=4,
         name="a reader ends after int(1/q) steps an epoch",
-        how="batches are given for int(1/q) int(E) steps, the length of a loader that rounds down",
+        how="Batches are given for int(1/q) int(E) steps, the length of a loader that rounds down.",
         inject=breaks(gather_steps=int_one_over_q, file_steps=int_one_over_q),
         check=_GATHERED_BATCHES,
     ),
     Fault(
         number=6,
         name="a loader shuffles",
-        how="what the trainer reads walks through a shuffle, while the spec says truncated Poisson",
+        how="What the trainer reads walks through a shuffle, while the spec says truncated Poisson.",
         inject=breaks(gather_schedule=shuffled),
         check=_GATHERED_BATCHES,
     ),
     Fault(
         number=6,
         name="the sampler shuffles, and says Poisson",
-        how="the whole sampling room draws a dynamic shuffle for a spec of Poisson, so that all who derive "
-        "the schedule again agree with it",
+        how="The whole sampling room draws a dynamic shuffle for a spec of Poisson, so that all who derive "
+        "the schedule again agree with it.",
         inject=breaks(plan_for=shuffle_for_poisson),
         check=_COMES_BACK,
     ),
     Fault(
         number=13,
         name="the first B rows are kept",
-        how="a batch over its cap loses its last rows in the order of the data",
+        how="A batch over its cap loses its last rows in the order of the data.",
         inject=breaks(dropped=keeps_the_first),
         check=_CUTS,
     ),
     Fault(
         number=13,
         name="all steps are cut alike",
-        how="the rows to drop are drawn once, so that in all batches of one size the same places go",
+        how="The rows to drop are drawn once, so that in all batches of one size the same places go.",
         inject=breaks(dropped=cuts_all_steps_alike),
         check=_CUTS,
     ),
     Fault(
         number=18,
         name="n need not be whole batches",
-        how="the rule that b divides n is gone, so that the end of an epoch is a batch of another "
-        "size, or left out",
+        how="The rule that b divides n is gone, so that the end of an epoch is a batch of another "
+        "size, or left out.",
         inject=breaks(whole_epochs=Sampler.__post_init__),
         check=_EPOCHS,
     ),
     Fault(
         number=18,
         name="the last batch is not padded",
-        how="the last batch that a trainer reads has its real rows only, and tells how many were drawn",
+        how="The last batch that a trainer reads has its real rows only, and tells how many were drawn.",
         inject=breaks(gathered=last_is_short),
         check=_GATHERED_BATCHES,
     ),
     Fault(
         number=18,
         name="the rows of the last partial tile are dropped",
-        how="rows beyond the last whole tile are never drawn, as by a loader that drops its remainder",
+        how="Rows beyond the last whole tile are never drawn, as by a loader that drops its remainder.",
         inject=breaks(counts=drops_the_last_tile),
         check=_LAST,
     ),
