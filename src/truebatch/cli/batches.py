@@ -38,7 +38,10 @@ def byte_count(text: str) -> int:
     match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?i?)b?\s*", text.lower())
     if match is None or match[1].count(".") > 1 or match[1] == "." or match[2] not in _UNITS:
         raise argparse.ArgumentTypeError(f"a size such as 800MB or 1GiB is needed; got {text!r}")
-    return int(float(match[1]) * _UNITS[match[2]])
+    size = float(match[1]) * _UNITS[match[2]]
+    if size > 2**62:
+        raise argparse.ArgumentTypeError(f"a size of at most 2^62 bytes is needed; got {text!r}")
+    return int(size)
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
