@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize_scalar
 
 from truebatch.accounting.bounds import DeltaCurve, Direction
 from truebatch.errors import CalibrationFailed
@@ -70,19 +70,30 @@ def solve_sigma(curve: DeltaCurve, *, epsilon: float, log_delta: float, upward: 
 
 
 def solve_epsilon(curve: DeltaCurve, *, sigma: float, log_delta: float, upward: bool) -> float:
-    """The epsilon >= 0 at which the curve, rounded outward, meets delta; infinity when none within range."""
+    """The epsilon >= 0 at which the curve, rounded outward, meets delta; infinity when none within range.
+
+    The smallest one where, as with a deviation, the curve falls below delta and rises again.
+    """
 
     def excess(epsilon: float) -> float:
         return max(curve.rounded(sigma, epsilon, upward=upward), _FLOOR) - log_delta
 
     low, high = EPSILON_RANGE
-    if excess(low) <= 0:
+    at_a = excess(low)
+    if at_a <= 0:
         return 0.0
-    a, b = low, 1.0
-    while excess(b) > 0:
+    before, a, b = low, low, 1.0
+    while (at_b := excess(b)) > 0:
+        if upward and at_b > at_a:
+            # What a deviation adds to delta grows with epsilon: the curve has a least value, passed by now.
+            b = float(minimize_scalar(excess, bounds=(before, b), method="bounded").x)
+            if excess(b) > 0:
+                return math.inf
+            a = a if a < b else before
+            break
         if b >= high:
             return math.inf if upward else b
-        a, b = b, min(4 * b, high)
+        before, a, b, at_a = a, b, min(4 * b, high), at_b
     return _end(excess, a, b, _REL_TOLERANCE * b, upward)
 
 
