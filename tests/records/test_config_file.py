@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from truebatch.cli import main
-from truebatch.cli.job import _DATA
+from truebatch.cli.asked import DATA
 from truebatch.cli.train import CONFIG
 from truebatch.errors import InvalidArgument, InvalidData, TruebatchError
 from truebatch.records import RunConfig, read_config
@@ -51,7 +51,7 @@ def written(tmp_path, name: str, text: str | bytes):
 
 
 def test_every_option_has_a_kind_and_every_field_of_a_run_is_an_option() -> None:
-    assert OPTIONS.keys() == {*CONFIG, *_DATA}
+    assert OPTIONS.keys() == {*CONFIG, *DATA}
     assert OPTIONS.keys() >= RunConfig.__dataclass_fields__.keys()
 
 

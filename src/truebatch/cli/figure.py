@@ -58,7 +58,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Draw one figure, or all."""
     if arguments.name in _FROM_RUNS:
-        from truebatch.cli.job import figure  # noqa: PLC0415
+        from truebatch.cli.studying import figure  # noqa: PLC0415
 
         figure(arguments.name, arguments.runs or Path("study"), arguments.out)
         return 0

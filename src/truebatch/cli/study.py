@@ -53,6 +53,6 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the sweeps and draw them."""
     # JAX takes seconds to load: only who trains waits.
-    from truebatch.cli.job import bundle, study  # noqa: PLC0415
+    from truebatch.cli.studying import bundle, study  # noqa: PLC0415
 
     return bundle(arguments) if arguments.bundle else study(arguments)
