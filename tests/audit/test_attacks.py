@@ -16,7 +16,6 @@ from truebatch import (
     accounting,
 )
 from truebatch.audit import BufferShuffle, attack, attacks_of
-from truebatch.audit.rows import NOWHERE
 from truebatch.specs import Sampler
 
 N, B, T = 32, 4, 16  # eight steps an epoch, two epochs
@@ -105,9 +104,16 @@ def test_canaries_alone_have_a_direction_each() -> None:
     assert rows.shape == (N, 8)
     assert rows.sum(axis=0).tolist() == present.tolist()
     assert (np.count_nonzero(rows, axis=1) <= 1).all()
-    sparse = alone.rows(present)
-    assert np.array_equal(sparse[[31, 0, 3]], rows[[31, 0, 3]])
-    assert (sparse.direction == NOWHERE).sum() == N - 4
+    assert np.array_equal(alone.rows(present)[[31, 0, 3]], rows[[31, 0, 3]])
+    assert np.count_nonzero(rows.any(axis=1)) == 4
+
+
+def test_rows_of_a_large_data_set_are_never_held() -> None:
+    n = 2**40
+    large = Poisson(num_examples=n, batch_size=16, num_steps=4)
+    rows = attack("crowd", large, sigma=1.0).rows(np.array([True]))
+    assert len(rows) == n
+    assert rows[[0, n - 2, n - 1]].tolist() == [[-1], [-1], [1]]
 
 
 def test_a_deterministic_canary_is_scored_at_its_own_step() -> None:

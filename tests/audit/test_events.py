@@ -26,9 +26,9 @@ def test_null_scores_prove_nothing_but_for_one_in_twenty() -> None:
 
 
 def test_choosing_and_judging_on_the_same_trials_would_be_noticed(monkeypatch) -> None:
-    assert violations(repetitions=1000, trials=200, failure_prob=0.5) <= 500
+    assert violations(repetitions=300, trials=200, failure_prob=0.5) <= 150
     monkeypatch.setattr("truebatch.audit.events.halves", lambda scores: (scores, scores))
-    assert violations(repetitions=1000, trials=200, failure_prob=0.5) > 600
+    assert violations(repetitions=300, trials=200, failure_prob=0.5) > 170
 
 
 def test_the_bound_is_below_the_truth_and_near_it() -> None:

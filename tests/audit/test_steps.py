@@ -18,7 +18,18 @@ def some_rows(spec: Sampler = SPEC, scale: float = 3.0) -> Rows:
     rng = np.random.default_rng(0)
     n = spec.num_examples
     return Rows(
-        direction=rng.integers(-1, DIMENSION, size=n), scale=scale * rng.normal(size=n), dimension=DIMENSION
+        num_rows=n,
+        dimension=DIMENSION,
+        ids=np.arange(n),
+        direction=rng.integers(0, DIMENSION, size=n),
+        scale=scale * rng.normal(size=n) * (rng.random(n) < 0.9),
+    )
+
+
+def alike(n: int, *, dimension: int, others: float) -> Rows:
+    none = np.empty(0, dtype=int)
+    return Rows(
+        num_rows=n, dimension=dimension, ids=none, direction=none, scale=none.astype(float), others=others
     )
 
 
@@ -59,7 +70,7 @@ def test_sums_are_those_of_the_schedule_clipped_and_noised(kind) -> None:
 
 
 def test_noise_has_its_scale_in_every_direction() -> None:
-    nothing = Rows(direction=np.full(64, -1), scale=np.zeros(64), dimension=400)
+    nothing = alike(64, dimension=400, others=0.0)
     step = OurStep(SPEC, sigma=0.7, clip_norm=2.0)
     sums = np.concatenate([step(nothing, Key.for_tests(i)) for i in range(3)])
     assert sums.std() == pytest.approx(1.4, rel=0.03)
@@ -85,7 +96,7 @@ def test_programs_are_compiled_once_for_all_keys(monkeypatch) -> None:
 def test_a_batch_larger_than_all_before_is_never_cut() -> None:
     """Poisson has no cap: at b near n every row may come."""
     spec = Poisson(num_examples=40, batch_size=36, num_steps=30)
-    rows = Rows(direction=np.zeros(40, dtype=int), scale=np.ones(40), dimension=1)
+    rows = alike(40, dimension=1, others=1.0)
     sums = OurStep(spec, sigma=1e-4)(rows, KEY)[:, 0]
     assert sums == pytest.approx(schedule(spec, KEY).sizes(), abs=1e-2)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from truebatch import DynamicShuffle
+from truebatch import DynamicShuffle, Poisson, accounting
 from truebatch.audit import audit_run
 from truebatch.audit.run import first_steps, recorded
 from truebatch.cli import main
@@ -34,7 +34,10 @@ def runs(tmp_path_factory):
         ("bare", {"sigma": None, "epsilon": None, "delta": None}),
     ):
         (place / name).mkdir()
-        edited = record | {"claim": record["claim"] | changes}
+        edited = record | {
+            "claim": record["claim"] | changes,
+            "config": record["config"] | {"steps": SHUFFLED.num_steps},
+        }
         (place / name / "run.json").write_text(json.dumps(edited))
     return place
 
@@ -46,7 +49,7 @@ def audited(runs, capsys, line: str) -> tuple[int, dict, str]:
 
 
 def test_a_true_run_is_not_refuted(runs, capsys) -> None:
-    code, found, progress = audited(runs, capsys, "{runs}/poisson --trials 3000 --minutes 0.1")
+    code, found, progress = audited(runs, capsys, "{runs}/poisson --trials 3000 --attack alone")
     assert code == 0
     assert found["verdict"] == "not refuted"
     assert found["spec"]["num_steps"] == 40
@@ -57,7 +60,9 @@ def test_a_true_run_is_not_refuted(runs, capsys) -> None:
 
 
 def test_a_smaller_claim_is_refuted_with_exit_code_1(runs, capsys) -> None:
-    code, found, _ = audited(runs, capsys, "{runs}/poisson --trials 3000 --minutes 0.1 --claimed-epsilon 0.1")
+    code, found, _ = audited(
+        runs, capsys, "{runs}/poisson --trials 3000 --attack alone --claimed-epsilon 0.1"
+    )
     assert (code, found["verdict"]) == (1, "refuted")
 
 
@@ -67,6 +72,15 @@ def test_what_was_audited_and_what_was_not_is_said(runs, capsys) -> None:
     assert "on batches of dynamic shuffle" in out
     assert "(the noise is that of poisson) is refuted" in out
     assert "not audited: the run's model and data" in out
+
+
+def test_at_another_delta_the_claim_is_that_of_the_claimed_sampler(runs, capsys) -> None:
+    """The record says Poisson's noise at delta = 0.05; at 0.2 its epsilon is a smaller one."""
+    _, found, _ = audited(runs, capsys, "{runs}/shuffled --delta 0.2 --trials 10")
+    claimed = Poisson(num_examples=480, batch_size=60, num_steps=8)
+    expected = accounting.epsilon(claimed, sigma=0.6, delta=0.2).upper.value
+    assert found["claimed_epsilon"] == pytest.approx(expected, rel=1e-4)
+    assert found["delta"] == 0.2
 
 
 def test_where_time_is_short_the_first_steps_stand_for_the_run(runs) -> None:
@@ -121,7 +135,8 @@ def test_a_record_that_does_not_say_what_ran_is_refused(runs, tmp_path, edit) ->
 
 
 @pytest.mark.parametrize(
-    "options", ["--minutes 0", "--claimed-epsilon -1", "--confidence 1", "--trials 0", "--seed -1"]
+    "options",
+    ["--minutes 0", "--claimed-epsilon -1", "--confidence 1", "--delta 1", "--trials 0", "--seed -1"],
 )
 def test_bad_requests_end_with_code_2(runs, options: str) -> None:
     try:

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from truebatch.audit.buffer_shuffle import BufferShuffle, last_row_prob
-from truebatch.audit.rows import NOWHERE, Floats, Ids, Rows
+from truebatch.audit.rows import Floats, Ids, Rows
 from truebatch.specs import (
     BallsAndBins,
     Deterministic,
@@ -89,13 +89,15 @@ class Attack:
 
         Rows are `canary_norm` clip norms long, so that they count for one clip norm if the step clips them.
         """
-        n, length = self.spec.num_examples, self.canary_norm * self.clip_norm
-        crowd = self.name == "crowd"
-        direction = np.full(n, 0 if crowd else NOWHERE)
-        scale = np.full(n, -length if crowd else 0.0)
-        direction[self.canaries] = np.where(present, np.arange(len(self.canaries)), NOWHERE)
-        scale[self.canaries] = length
-        return Rows(direction=direction, scale=scale, dimension=len(self.canaries))
+        length = self.canary_norm * self.clip_norm
+        return Rows(
+            num_rows=self.spec.num_examples,
+            dimension=len(self.canaries),
+            ids=self.canaries,
+            direction=np.arange(len(self.canaries)),
+            scale=np.where(present, length, 0.0),
+            others=-length if self.name == "crowd" else 0.0,
+        )
 
     def scores(self, sums: Floats) -> Floats:
         """One for each canary, from the noised sums [steps, canaries]."""

@@ -116,21 +116,22 @@ def best_event(with_canary: Floats, without: Floats, *, delta: float, failure_pr
     """The event that would prove most, if as many fresh trials fell as these did.
 
     One more is taken to fall on the rare side than did: the threshold just beyond the last of them would be
-    chosen by its luck.
+    chosen by its luck. Where none would prove anything, the one that looks best.
     """
     thresholds = _thresholds(np.concatenate([with_canary, without]))
     best, found = Event(threshold=math.inf, with_canary=True), 0.0
-    if not thresholds.size:
-        return best
-    for with_first in (True, False):
-        likely, rare = (with_canary, without) if with_first else (without, with_canary)
-        k, m = (_counts(scores, thresholds, above=with_first) for scores in (likely, rare))
-        low, _ = clopper_pearson(k, len(likely), failure_prob / 2)
-        _, high = clopper_pearson(np.minimum(m + 1, len(rare)), len(rare), failure_prob / 2)
-        reached = epsilon_of(low, high, delta)
-        i = int(np.argmax(reached))
-        if reached[i] > found:
-            best, found = Event(threshold=float(thresholds[i]), with_canary=with_first), float(reached[i])
+    for prob in (failure_prob, 1.0) if thresholds.size else ():
+        for with_first in (True, False):
+            likely, rare = (with_canary, without) if with_first else (without, with_canary)
+            k, m = (_counts(scores, thresholds, above=with_first) for scores in (likely, rare))
+            low, _ = clopper_pearson(k, len(likely), prob / 2)
+            _, high = clopper_pearson(np.minimum(m + 1, len(rare)), len(rare), prob / 2)
+            reached = epsilon_of(low, high, delta)
+            i = int(np.argmax(reached))
+            if reached[i] > found:
+                best, found = Event(threshold=float(thresholds[i]), with_canary=with_first), float(reached[i])
+        if found > 0:
+            break
     return best
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from truebatch.accounting import Interval
-from truebatch.audit.attacks import attack, attacks_of
+from truebatch.audit.attacks import AttackName, attack, attacks_of
 from truebatch.audit.audit import audit
 from truebatch.audit.result import Audit, proven
 from truebatch.audit.steps import OurStep
 from truebatch.audit.trials import Progress
 from truebatch.errors import DamagedRun, InvalidArgument
 from truebatch.keys import Key
-from truebatch.records import Record
+from truebatch.records import Record, RunConfig
 from truebatch.specs import SAMPLERS, Sampler, as_dict
 from truebatch.training.prepare import Road
 
@@ -31,9 +31,10 @@ _LEAST_SHARE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What a record says of a run's privacy."""
+    """What a record says of a run's privacy; `claimed` is the sampler that its claim is that of."""
 
     spec: Sampler
+    claimed: Sampler
     sigma: float
     clip_norm: float
     delta: float
@@ -91,14 +92,16 @@ def recorded(directory: Path) -> Recorded:
         claim = fields["claim"]
         values = dict(claim["spec"])
         spec = SAMPLERS[values.pop("sampler")](**values)
+        accounted_as = claim["accounted_as"]
         found = Recorded(
             spec=spec,
+            claimed=spec if accounted_as is None else _named(accounted_as, fields["config"], spec),
             sigma=_number(claim["sigma"] or 0),
             clip_norm=_number(claim["clip_norm"] or 0),
             delta=_number(claim["delta"] or 0),
             epsilon=None if claim["epsilon"] is None else _number(claim["epsilon"]),
             road=fields["training"]["road"],
-            accounted_as=claim["accounted_as"],
+            accounted_as=accounted_as,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedRun(
@@ -115,9 +118,11 @@ def recorded(directory: Path) -> Recorded:
 def audit_run(
     directory: Path,
     *,
+    delta: float | None = None,
     claimed_epsilon: float | None = None,
     trials: int | None = None,
     confidence: float = 0.95,
+    attacks: Sequence[AttackName] | None = None,
     seed: int = 0,
     seconds: float = 300.0,
     watch: Callable[[Progress], None] = lambda _: None,
@@ -125,11 +130,16 @@ def audit_run(
 ) -> RunAudit:
     """Audit the step of a run at the numbers of its record: n, b, T, sigma, clip norm, delta and claim.
 
+    Who names a sampler and sigma claims a whole curve: at another `delta` the claim is the epsilon that the
+    claimed sampler has there. A few hundred trials see large deltas best.
     It ends after about `seconds`, with the trials there were. Where not even a hundred runs would fit, the
     first steps stand for the run, whole epochs where the sampler has them: who sees all models sees those of
     the first steps, so what is proven of them holds of the run.
     """
     found = recorded(directory)
+    delta = found.delta if delta is None else delta
+    if claimed_epsilon is None:
+        claimed_epsilon = found.epsilon if delta == found.delta else _claim_at(found, delta)
     spec = first_steps(found, seconds=seconds) if not stop() else found.spec
     result = audit(
         None,
@@ -137,10 +147,11 @@ def audit_run(
         sigma=found.sigma,
         clip_norm=found.clip_norm,
         road=found.road,
-        delta=found.delta,
-        claimed_epsilon=found.epsilon if claimed_epsilon is None else claimed_epsilon,
+        delta=delta,
+        claimed_epsilon=claimed_epsilon,
         trials=trials,
         confidence=confidence,
+        attacks=attacks,
         seed=seed,
         seconds=seconds,
         watch=watch,
@@ -148,8 +159,19 @@ def audit_run(
     )
     whole = result.proven
     if spec != found.spec:
-        whole = proven(found.spec, sigma=found.sigma, clip_norm=found.clip_norm, delta=found.delta)
+        whole = proven(found.spec, sigma=found.sigma, clip_norm=found.clip_norm, delta=delta)
     return RunAudit(audit=result, recorded=found, proven=whole)
+
+
+def _named(name: str, config: Any, drawn: Sampler) -> Sampler:
+    """The sampler of this name for the same run."""
+    return RunConfig.from_dict(config).spec(drawn.num_examples, sampler=name)
+
+
+def _claim_at(found: Recorded, delta: float) -> float | None:
+    """The epsilon that the claimed sampler may claim with the run's noise at another delta."""
+    ends = proven(found.claimed, sigma=found.sigma, clip_norm=found.clip_norm, delta=delta)
+    return None if ends is None or ends.upper.value is None else float(ends.upper.value)
 
 
 def first_steps(found: Recorded, *, seconds: float) -> Sampler:

@@ -16,6 +16,7 @@ from jax.sharding import SingleDeviceSharding
 from truebatch.audit.buffer_shuffle import BufferSchedule, BufferShuffle
 from truebatch.audit.rows import Floats, Ids, Rows
 from truebatch.batching.shape import WEIGHT, batch_rows
+from truebatch.errors import InvalidArgument
 from truebatch.keys import Key
 from truebatch.sampling import schedule
 from truebatch.specs import BallsAndBins, Poisson, Sampler
@@ -28,6 +29,7 @@ from truebatch.training.update import compiled_update
 
 # Batches without a largest size are padded to one of this many sizes an octave: each is compiled once.
 _SIZES_AN_OCTAVE = 8
+_MOST_ROWS = 2**28
 
 
 class TrainStep(Protocol):
@@ -159,6 +161,10 @@ class OurStep:
 
     def _batch_size(self, drawn: Any) -> int:
         """The rows of a batch, padding included: for samplers without a cap, room for all that were drawn."""
+        if max(self.spec.batch_size, getattr(self.spec, "max_batch_size", 0)) > _MOST_ROWS:
+            raise InvalidArgument(
+                f"an audit holds a batch in memory, of at most 2^28 rows; got {self.spec}.",
+            )
         if not isinstance(self.spec, Poisson | BallsAndBins):
             return batch_rows(self.spec)
         b = self.spec.batch_size

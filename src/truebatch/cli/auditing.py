@@ -18,6 +18,7 @@ from rich.table import Table
 from truebatch.accounting import Interval
 from truebatch.audit import REFUTED, Progress, RunAudit, audit_run
 from truebatch.errors import InvalidArgument
+from truebatch.experiments.buffer_figures import TRIALS, audit_buffers, require_figures, write_buffers
 from truebatch.specs import as_dict
 
 
@@ -31,9 +32,11 @@ def audit(arguments: argparse.Namespace) -> int:
     with _shown() as watch, _stopped_by_interrupt() as stop:
         result = audit_run(
             Path(arguments.directory),
+            delta=arguments.delta,
             claimed_epsilon=claim,
             trials=arguments.trials,
             confidence=arguments.confidence,
+            attacks=None if arguments.attack is None else (arguments.attack,),
             seed=arguments.seed,
             seconds=60 * arguments.minutes,
             watch=watch,
@@ -44,6 +47,22 @@ def audit(arguments: argparse.Namespace) -> int:
     else:
         _print(result)
     return 1 if result.audit.verdict == REFUTED else 0
+
+
+def figure(directory: Path, *, trials: int | None) -> None:
+    """Audit the buffer shuffle at every size of its buffer, and draw what comes of it."""
+    require_figures()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    shown = sys.stderr.isatty()
+    with Bars(*columns, console=Console(stderr=True), disable=not shown, transient=True) as bars:
+        task = bars.add_task("audits", total=None)
+
+        def watch(done: int, total: int, what: str) -> None:
+            bars.update(task, completed=done, total=total, description=what)
+
+        found = audit_buffers(trials=trials or TRIALS, watch=watch)
+    for path in write_buffers(found, directory):
+        print(path)
 
 
 def _print(result: RunAudit) -> None:

@@ -18,7 +18,8 @@ from truebatch.experiments import FIGURES, draw_figure
 _HELP = "a figure of the paper, drawn anew: PNG, SVG and the numbers as CSV"
 _EPILOG = """\
 The figures of sigma are computed. Those of AUC are drawn from the runs of `truebatch study`, as far as there
-are any: --runs names its directory, or the file that `truebatch study --bundle` makes of it.
+are any: --runs names its directory, or the file that `truebatch study --bundle` makes of it. That of shuffle
+buffers audits the real training step, which takes some minutes.
 
 examples:
   truebatch figure sigma-by-batch-size --out figures
@@ -26,6 +27,8 @@ examples:
 """
 # Drawn from runs; their modules load JAX, which takes seconds.
 _FROM_RUNS = {"auc-by-batch-size": "Test AUC by batch size", "auc-by-epsilon": "Test AUC by epsilon"}
+# From audits, which load JAX too.
+_AUDITED = {"audit-buffer-shuffle": "What a shuffle buffer of K rows hides"}
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -37,7 +40,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    titles = {name: figure.title for name, figure in FIGURES.items()} | _FROM_RUNS
+    titles = {name: figure.title for name, figure in FIGURES.items()} | _FROM_RUNS | _AUDITED
     names = "; ".join(f"{name}: {title}" for name, title in titles.items())
     parser.add_argument("name", metavar="NAME", help=f"one of: {names}; or 'all' that are computed")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="directory (default: %(default)s)")
@@ -49,6 +52,9 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     parser.add_argument(
         "--workers", type=count, default=os.cpu_count() or 1, help="processes (default: all cores)"
+    )
+    parser.add_argument(
+        "--trials", type=count, metavar="N", help="of each audit on each data set (default: 1,500)"
     )
     parser.add_argument("--no-cache", action="store_true", help="compute every point anew")
     parser.add_argument("--full", action="store_true", help="also the bounds that take minutes")
@@ -62,10 +68,15 @@ def run(arguments: argparse.Namespace) -> int:
 
         figure(arguments.name, arguments.runs or Path("study"), arguments.out)
         return 0
+    if arguments.name in _AUDITED:
+        from truebatch.cli.auditing import figure as audited  # noqa: PLC0415
+
+        audited(arguments.out, trials=arguments.trials)
+        return 0
     names = list(FIGURES) if arguments.name == "all" else [arguments.name]
     for name in names:
         if name not in FIGURES:
-            known = ", ".join((*FIGURES, *_FROM_RUNS))
+            known = ", ".join((*FIGURES, *_FROM_RUNS, *_AUDITED))
             raise InvalidArgument(f"figure must be one of {known}, all; got {name!r}.")
     if arguments.runs is not None:
         raise InvalidArgument(

@@ -96,7 +96,7 @@ def injected(place: str, new: Any) -> Callable[[], Any]:
 # ---- Shuffled batches, called Poisson ----
 
 CALLED_POISSON = Poisson(num_examples=64, batch_size=8, num_steps=8)
-SHUFFLE_SIGMA, SHUFFLE_DELTA, SHUFFLE_TRIALS = 0.6, 0.2, 1800
+SHUFFLE_SIGMA, SHUFFLE_DELTA, SHUFFLE_TRIALS = 0.6, 0.2, 1400
 
 
 def poisson_batches_keep_poissons_claim() -> None:
