@@ -144,6 +144,21 @@ def test_padding_among_the_first_rows_is_no_disagreement() -> None:
     require_agreement(case.loss, case.params, examples, (jnp.arange(ROWS) < 1).astype(jnp.float32))
 
 
+@pytest.mark.parametrize("logit", [-40.0, -42.0, -45.0, 1e25])
+def test_a_row_whose_norm_float32_cannot_square_is_no_disagreement_and_hides_none(logit: float) -> None:
+    """A prediction that is right beyond doubt has a gradient of 1e-18."""
+
+    def loss(params: Any, example: Any) -> Any:
+        return jax.nn.softplus(params["layer"](example["x"])[0] + example["y"]) * jnp.maximum(example["y"], 1)
+
+    x = jax.random.normal(jax.random.key(0), (ROWS, 3))
+    examples = {"x": x, "y": jnp.zeros(ROWS).at[1].set(logit)}
+    weight, bias = jnp.ones((3, 1)), jnp.ones(1)
+    require_agreement(loss, {"layer": Dense(weight=weight, bias=bias)}, examples, jnp.ones(ROWS))
+    with pytest.raises(RoadsDisagree):
+        require_agreement(loss, {"layer": Forgetful(weight=weight, bias=bias)}, examples, jnp.ones(ROWS))
+
+
 NOT_PER_EXAMPLE: dict[str, tuple[Callable[..., Any], str]] = {
     "a loss for each row of a batch": (
         lambda p, e: jnp.square(e["x"] @ jnp.ones(3)) * jnp.ones(4),

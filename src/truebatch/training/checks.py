@@ -1,7 +1,7 @@
 """What is refused before the first step: all that training would otherwise silently get wrong."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,8 @@ from truebatch.training.tape import Example, Loss, NotOnTape, Params, layers_of
 _CHECKED_ROWS = 4
 # In clip norms. Float32 is off by some 1e-6; a bias that is forgotten beside a thousand weights, by 1e-3.
 _AGREEMENT = 1e-4
+# Between them, the squares of all but the smallest entries of a gradient neither underflow nor overflow.
+_LEAST_NORM, _LARGEST_NORM = 2.0**-40, 2.0**40
 
 
 def require_float32(params: Params) -> None:
@@ -78,27 +80,30 @@ def why_not_by_layers(loss: Loss, params: Params, examples: Example) -> str | No
 def require_agreement(loss: Loss, params: Params, examples: Example, weights: Array) -> None:
     """Hold clipping by layers against gradients made one by one, on the first rows of the first batch.
 
-    All are clipped, to half the smallest of their norms. Raises RoadsDisagree.
+    All are clipped, to half the smallest of their norms. A row whose norm is so small or large that float32
+    may not square it is left out: it would stop the run by what it holds. Raises RoadsDisagree.
     """
     rows = min(_CHECKED_ROWS, weights.shape[0])
     real = is_real(weights[:rows])
     few = {name: jnp.where(_as(real, x), x[:rows], 0).astype(x.dtype) for name, x in examples.items()}
     gradient_of = jax.jit(jax.grad(loss))
 
-    def gradients() -> Iterator[tuple[Params, float]]:
-        """One at a time: a large model has room for few."""
-        for i in range(rows):
-            gradient = gradient_of(params, {name: x[i] for name, x in few.items()})
-            if math.isfinite(norm := _norm(gradient)):
-                yield gradient, norm
+    def gradient(row: int) -> Params:
+        """Made when it is needed: a large model has room for few."""
+        return gradient_of(params, {name: x[row] for name, x in few.items()})
 
-    clip_norm = min((norm for _, norm in gradients() if norm > 0), default=1.0) / 2
+    compared = {
+        row: norm
+        for row in range(rows)
+        if (norm := _norm(gradient(row))) == 0 or _LEAST_NORM <= norm <= _LARGEST_NORM
+    }
+    clip_norm = min((norm for norm in compared.values() if norm), default=1.0) / 2
+    kept = jnp.asarray([row in compared for row in range(rows)], jnp.float32)
     gap = sum_on_one_device(by_layers(loss, clip_norm=clip_norm), micro_batch=rows)(
-        params, jax.tree.map(jnp.zeros_like, params), few, jnp.ones(rows)
+        params, jax.tree.map(jnp.zeros_like, params), few, kept
     ).gradient
-    for gradient, norm in gradients():
-        scale = min(1.0, clip_norm / norm) if norm > 0 else 0.0
-        gap = _less(gap, gradient, scale)
+    for row, norm in compared.items():
+        gap = _less(gap, gradient(row), min(1.0, clip_norm / norm) if norm else 0.0)
     off = _norm(gap)
     if not off <= _AGREEMENT * clip_norm:
         raise RoadsDisagree(
