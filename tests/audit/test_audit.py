@@ -97,7 +97,7 @@ def test_half_the_noise_is_found() -> None:
             delta=DELTA,
             claimed_epsilon=claim,
             attacks=("alone",),
-            trials=5000,
+            trials=3000,
             canaries_per_run=N,
         )
         assert found.verdict == verdict
