@@ -1,6 +1,7 @@
 """Splits: which rows each gives, in pieces of any size, and what is no split."""
 
 import datetime
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -138,21 +139,29 @@ def test_a_split_is_written_and_read_back(split) -> None:
     assert split_from_dict(split_as_dict(split)) == split
 
 
-@pytest.fixture
-def done(tmp_path):
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
     """A run on rows of which the test part comes first, and training rows that b does not divide."""
+    place = tmp_path_factory.mktemp("split")
     rng = np.random.default_rng(0)
     x = rng.normal(size=1000)
     label = (x + rng.normal(size=1000) > 0).astype(np.int8)
     at = ["test"] * 150 + ["train"] * 750 + ["valid"] * 100
-    pq.write_table(pa.table({"label": label, "x": x, "part": at}), tmp_path / "rows.parquet")
-    source = open_source(tmp_path / "rows.parquet")
+    pq.write_table(pa.table({"label": label, "x": x, "part": at}), place / "rows.parquet")
+    source = open_source(place / "rows.parquet")
     config = RunConfig(
         batch_size=100, epochs=1, sampler="deterministic", epsilon=5.0, delta=1e-5, model="linear"
     )
     plan = RunPlan.of(source, Features(label="label", numeric=("x",)), config, SplitBy(column="part"))
     assert plan.train == RowRange(source, 150, 850)
-    run(plan, tmp_path / "run", KEY)
+    run(plan, place / "run", KEY)
+    return place
+
+
+@pytest.fixture
+def done(original, tmp_path):
+    """A copy to edit."""
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
