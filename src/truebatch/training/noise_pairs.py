@@ -62,7 +62,8 @@ def noised_sheets(
         for i, sheet in enumerate(sheets):
             for start in range(0, sheet.size, _CHUNK):
                 count = min(_CHUNK, sheet.size - start)
-                jax.block_until_ready(noised)  # Before the words' memory is used again.
+                for out in noised:  # Before the words' memory is used again.
+                    out.block_until_ready()
                 size = count + SPARE_WORDS
                 kinds = {Kind.RADIUS: radius[:size], Kind.ANGLE: angle[:size]}
                 words.fill(kinds, step=step, first=first + start, pool=pool)

@@ -74,11 +74,11 @@ class NoiseWords:
             # A stream mode writes as much as it reads: pieces do not touch each other's words.
             for start in range(0, count, PIECE):
                 stop, piece = min(start + PIECE, count), (first + start) // PIECE
-                job = partial(self._stream, words, kind, step, piece, start, stop)
+                draw = partial(self._stream, words, kind, step, piece, start, stop)
                 if stop - start < _WORTH_A_THREAD:
-                    job()
+                    draw()
                 else:
-                    jobs.append(pool.submit(job))
+                    jobs.append(pool.submit(draw))
         for job in jobs:
             job.result()
 
