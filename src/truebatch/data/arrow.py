@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from truebatch.data.cursors import Cursors
-from truebatch.data.files import DataFile, Spans, Where, digest, find_files
+from truebatch.data.files import DataFile, Spans, Where, changed, digest, find_files
 from truebatch.data.layout import require_unique_names
 from truebatch.data.pieces import decoded_schema, pieces
 from truebatch.data.source import (
@@ -72,7 +72,13 @@ class ArrowSource:
     def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Rows start..stop-1, in order, in bounded pieces."""
         require_range(start, stop, self.num_rows)
-        return self._cursors.read(start, stop)
+        return self._read(start, stop)
+
+    def _read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        for batch in self._cursors.read(start, stop):
+            self._batches.require_whole(start)
+            start += batch.num_rows
+            yield batch
 
     def identity(self) -> Identity:
         """Schema, and of each file its name, size, time, rows and a digest of its footer."""
@@ -106,6 +112,12 @@ class _Batches:
         """The schema of all files."""
         return schema_from_bytes(self.schema_bytes)
 
+    def require_whole(self, row: int) -> None:
+        """Refuse rows of a file that was cut: to touch what was in its map would end the process."""
+        file = self.files[self.places[self.spans.find(row)[0]][0]]
+        if Path(file.path).stat().st_size < file.size:
+            raise changed(file.path)
+
     def stream(self, start: int) -> Iterator[pa.RecordBatch]:
         """All batches from a row on."""
         schema = self.schema
@@ -116,7 +128,7 @@ class _Batches:
             try:
                 mapped = _mapped(path)
                 batches = _batches(mapped, next(places)[1])
-                yield from _forgotten(mapped, _pieces(batches, skip, schema))
+                yield from _forgotten(mapped, _pieces(batches, skip, schema), self.files[i])
                 skip = 0
             except (pa.ArrowException, OSError) as error:
                 raise _damaged(path, error) from None
@@ -151,10 +163,20 @@ def _mapped(path: Path) -> mmap.mmap:
     return mapped
 
 
-def _forgotten(mapped: mmap.mmap, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches; what was read stays in the page cache, and does not pile up as this process's memory."""
+def _forgotten(
+    mapped: mmap.mmap, batches: Iterator[pa.RecordBatch], file: DataFile
+) -> Iterator[pa.RecordBatch]:
+    """The batches; what was read stays in the page cache, and does not pile up as this process's memory.
+
+    What is mapped is there only as long as the file is: one that was cut is told before it is touched.
+    """
     given = 0
-    for batch in batches:
+    while True:
+        if mapped.size() < len(mapped):
+            raise changed(file.path)
+        batch = next(batches, None)
+        if batch is None:
+            return
         yield batch
         given += batch.nbytes
         if given > _FORGET_BYTES:

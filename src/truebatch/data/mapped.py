@@ -180,6 +180,8 @@ class MappedSource:
                 f"out must be a C-contiguous uint8 matrix of shape ({len(rows)}, {width}); "
                 f"got {out.dtype} of shape {out.shape}."
             )
+        if os.fstat(self._descriptor).st_size < HEAD_BYTES + self.num_rows * width:
+            raise _cut(self._path)  # what is mapped is there only as long as the file is
         # Rows are within range, so nothing is clipped: this is the mode without a buffer in between.
         np.take(self._rows, rows, axis=0, out=out, mode="clip")
         return out

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from truebatch.data.cursors import Cursors
-from truebatch.data.files import DataFile, Spans, Where, digest, find_files
+from truebatch.data.files import DataFile, Spans, Where, changed, digest, find_files
 from truebatch.data.layout import require_unique_names
 from truebatch.data.pieces import PIECE_ROWS, decoded, decoded_schema
 from truebatch.data.source import (
@@ -125,7 +125,11 @@ def _batches(file: DataFile, groups: list[int]) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as reader:
             for batch in reader.iter_batches(batch_size=PIECE_ROWS, row_groups=groups):
                 batch.validate(full=True)  # text may not be UTF-8
+                if path.stat().st_size != file.size:
+                    raise changed(file.path)  # a file that is cut gives fewer rows, without an error
                 yield batch
+            if path.stat().st_size != file.size:
+                raise changed(file.path)
     except (pa.ArrowException, OSError) as error:
         raise InvalidData(f"a Parquet file must be readable; got {file.path!r}: {error}.") from None
 

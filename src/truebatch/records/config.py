@@ -1,7 +1,7 @@
 """What a run is asked for: one frozen object, from flags, a file or Python, written into its record."""
 
 import dataclasses
-import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -12,6 +12,7 @@ from truebatch.specs import SAMPLERS, Sampler, TruncatedPoisson, steps_for_epoch
 
 _WHOLE_EPOCHS = ("deterministic", "persistent_shuffle", "dynamic_shuffle", "balls_and_bins")
 _MODELS = ("click", "linear")
+_MOST = 2**62
 _OPTIMIZERS = ("adam", "adagrad", "sgd")
 _SCHEDULES = ("cosine", "constant")
 
@@ -166,10 +167,7 @@ def _require_one_of(name: str, value: object, known: tuple[str, ...]) -> None:
 def _require_positive(name: str, value: object) -> None:
     if value is None:
         return
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or value <= 0
-    ):
-        raise InvalidArgument(f"{name} must be a positive number; got {name}={value!r}.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
+        raise InvalidArgument(
+            f"{name} must be a positive number of at most 2^62; got {name}={reprlib.repr(value)}."
+        )

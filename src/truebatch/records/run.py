@@ -14,6 +14,7 @@ from truebatch.batching import Batches, GatherBatches, make_batches, open_batche
 from truebatch.batching import Progress as Moved
 from truebatch.batching.engine import WORK, no_progress
 from truebatch.batching.journal import write_aside
+from truebatch.batching.manifest import MANIFEST
 from truebatch.data import EncodedSource, MappedSource, RowRange, prepare
 from truebatch.errors import DamagedRun, OutputRefused, SourceChanged
 from truebatch.keys import Key
@@ -227,12 +228,12 @@ def _batches(
             "plan": "gather",
             "rows": under_key(rows.identity(), key),
         }
-    source = EncodedSource(plan.train, plan.features)
+    source, stood = EncodedSource(plan.train, plan.features), (where / BATCHES / MANIFEST).exists()
     manifest = make_batches(source, plan.spec, where / BATCHES, draws, memory=memory, advance=watch.rows)
-    return open_batches(where / BATCHES), {
-        "plan": "scatter",
-        "files": under_key(manifest["files"], key),
-    }
+    batches = open_batches(where / BATCHES)
+    if stood:  # what an earlier call left is read before it is gone on with
+        batches.verify()
+    return batches, {"plan": "scatter", "files": under_key(manifest["files"], key)}
 
 
 def _prepared(
@@ -245,7 +246,12 @@ def _prepared(
     def advance(done: int, total: int) -> None:
         watch.rows(Moved(phase=f"{name} rows", done=done, total=total, num_bytes=0))
 
-    return prepare(rows, where / ROWS / f"{name}.rows", plan.features, progress=advance)
+    path = where / ROWS / f"{name}.rows"
+    stood = path.exists()
+    prepared = prepare(rows, path, plan.features, progress=advance)
+    if stood:
+        prepared.verify()
+    return prepared
 
 
 def optimizer_of(plan: RunPlan) -> optax.GradientTransformation:

@@ -66,7 +66,10 @@ def write_file(path: Path, unfinished: Path, header: Header, arrays: Arrays) -> 
                 f"there is no room in {path.parent}.",
                 hint="make room and train again: the run goes on from the checkpoint before.",
             ) from None
-        raise OutputRefused(f"a checkpoint must be writable; got {path}: {error.strerror}.") from None
+        raise OutputRefused(
+            f"a checkpoint must be writable; got {path}: {error.strerror}.",
+            hint="see to it and train again: the run goes on from the checkpoint before.",
+        ) from None
 
 
 def read_header(path: Path, format_name: str) -> tuple[Header, int]:

@@ -26,6 +26,9 @@ from truebatch.training.privacy import NoPrivacy, Privacy, require_match
 from truebatch.training.tape import Loss, Params
 from truebatch.training.update import compiled_update, require_optimizer
 
+# A clock may stand still for a step.
+_TICK_S = 1e-9
+
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
@@ -164,7 +167,7 @@ def train(
                     epsilon=claim.epsilon_after(done),
                     metrics=metrics | private,
                 )
-        speed = (done - start) * b / (time.monotonic() - began)
+        speed = (done - start) * b / max(time.monotonic() - began, _TICK_S)
         watch(Progress(step=done, num_steps=T, examples_per_s=speed, metrics=metrics, claim=claim))
 
     if start == T and evaluate is not None:
