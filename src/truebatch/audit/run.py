@@ -25,6 +25,8 @@ from truebatch.training.prepare import Road
 # Fewer runs than this prove next to nothing: before, the first steps of the run are audited in place of all.
 # Where a run has many canaries, a few are enough.
 _FEWEST_RUNS, _FEWEST_OF_MANY = 100, 20
+# What cannot have been trained on is not audited: a record may come from anywhere.
+_MOST_ROWS, _ROWS_A_STEP = 2**40, 2**16
 # Of a sampler without epochs, the first steps are cut to this share at the least.
 _LEAST_SHARE = 0.1
 
@@ -110,6 +112,8 @@ def recorded(directory: Path) -> Recorded:
         ) from None
     if found.sigma == 0:
         raise InvalidArgument("an audit needs noise; the run added none and claims nothing.")
+    if max(spec.num_examples, spec.num_steps * _ROWS_A_STEP) > _MOST_ROWS:
+        raise InvalidArgument(f"an audit is of at most 2^40 rows and 2^24 steps; the record says {spec}.")
     if found.road not in ("layers", "examples"):
         raise DamagedRun(f'a record\'s road must be "layers" or "examples"; got {found.road!r}.')
     return found
