@@ -180,7 +180,7 @@ def test_undecided_pairs_are_decided_as_floats_would_decide_them(monkeypatch: py
         taken.append(bits)
         return rounded_pair(*bits, scale=scale)
 
-    def traced_anew(*arrays: jax.Array) -> jax.Array:
+    def traced_anew(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
         """JAX remembers what it has traced, by the function."""
         return noise_pairs._noised(*arrays)
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from itertools import cycle
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +43,23 @@ class Grid:
     scale: float
 
 
+@dataclass
+class _Room:
+    """Memory for the words of a chunk, and what is there when they are no longer needed."""
+
+    radius: npt.NDArray[np.uint64]
+    angle: npt.NDArray[np.uint64]
+    done: Array | None = None
+
+    @classmethod
+    def of(cls, count: int) -> Self:
+        return cls(_aligned_words(count), _aligned_words(count))
+
+    def wait(self) -> None:
+        if self.done is not None:
+            self.done.block_until_ready()
+
+
 def noised_sheets(
     sheets: Sequence[Array],
     spare: Sequence[Array],
@@ -53,22 +71,22 @@ def noised_sheets(
 ) -> list[Array]:
     """The sheets with their noise, in the memory of `spare`. Needs 64-bit types enabled.
 
-    Words are drawn for a chunk when the one before is done: both keep all processors busy.
+    Words of a chunk are drawn while the one before is worked on, in two sets of memory that take turns.
     """
     add, room = _program_for(device.platform), min(_CHUNK, max(sheet.size for sheet in sheets))
-    radius, angle = _aligned_words(room), _aligned_words(room)
+    rooms = cycle([_Room.of(room), _Room.of(room)])
     noised, firsts, first = list(spare), [], 0
     with ThreadPoolExecutor(num_threads()) as pool:
         for i, sheet in enumerate(sheets):
             for start in range(0, sheet.size, _CHUNK):
                 count = min(_CHUNK, sheet.size - start)
-                for out in noised:  # Before the words' memory is used again.
-                    out.block_until_ready()
+                place = next(rooms)
+                place.wait()
                 size = count + SPARE_WORDS
-                kinds = {Kind.RADIUS: radius[:size], Kind.ANGLE: angle[:size]}
+                kinds = {Kind.RADIUS: place.radius[:size], Kind.ANGLE: place.angle[:size]}
                 words.fill(kinds, step=step, first=first + start, pool=pool)
-                drawn = jax.device_put((radius[:count], angle[:count]), device)
-                noised[i] = add(noised[i], sheet, *drawn, start, grid.scale, grid.step)
+                drawn = jax.device_put((place.radius[:count], place.angle[:count]), device)
+                noised[i], place.done = add(noised[i], sheet, *drawn, start, grid.scale, grid.step)
             firsts.append(first)
             first += -(-sheet.size // PIECE) * PIECE
     # Looking for what is left to decide goes on for all sheets at once.
@@ -82,7 +100,7 @@ def noised_sheets(
 
 
 @cache
-def _program_for(platform: str) -> Callable[..., Array]:
+def _program_for(platform: str) -> Callable[..., tuple[Array, Array]]:
     """`_noised`, compiled on processors for their widest instructions: XLA stops at half of them."""
     options = {"xla_cpu_prefer_vector_width": "512"} if platform == "cpu" else None
     return jax.jit(_noised, donate_argnums=0, keep_unused=True, compiler_options=options)
@@ -90,8 +108,11 @@ def _program_for(platform: str) -> Callable[..., Array]:
 
 def _noised(
     out: Array, sums: Array, radius: Array, angle: Array, start: Array, scale: Array, step: Array
-) -> Array:
-    """`out` with the pairs from `start` on, as many as there are words, of the sums with their noise."""
+) -> tuple[Array, Array]:
+    """`out` with the pairs from `start` on, as many as there are words, of the sums with their noise.
+
+    And `start`, which is there when the work is done: `out` itself may be used up by then.
+    """
     pairs = lax.dynamic_slice(sums, (start,), radius.shape)
     numbers = rounded_pairs(radius, angle, scale)
     both, decided = jnp.zeros_like(pairs), numbers.decided
@@ -105,7 +126,7 @@ def _noised(
         bits = lax.bitcast_convert_type(noised, jnp.uint32).astype(jnp.uint64)
         both |= lax.shift_left(bits, shift)
         decided &= jnp.abs(whole) <= _MAX_STEPS  # not NaN either
-    return lax.dynamic_update_slice(out, jnp.where(decided, both, _UNDECIDED), (start,))
+    return lax.dynamic_update_slice(out, jnp.where(decided, both, _UNDECIDED), (start,)), start
 
 
 @jax.jit
