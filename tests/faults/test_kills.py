@@ -50,7 +50,7 @@ def test_batches_that_are_killed_end_with_the_same_bytes(nulls, kills, tmp_path)
     assert kills < 50 or "pass.json" in found["stages"], found
 
 
-@fifty(few=3)
+@fifty(few=2)
 def test_a_run_that_is_killed_ends_with_the_same_parameters(kills, tmp_path) -> None:
     rows = write_rows(tmp_path / "rows.parquet")
     found = killed(kills, tmp_path / "out", f"train {rows} {TRAIN}")

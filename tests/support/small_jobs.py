@@ -11,7 +11,7 @@ from truebatch.cli import main
 
 KEY = "--public-test-seed 3"
 BATCHES = f"--batch-size 200 --steps 60 --max-batch-size 230 --memory 200KB {KEY}"
-TRAIN = f"--epsilon 5 --delta 1e-5 --batch-size 100 --steps 80 --model linear --buckets 16 {KEY}"
+TRAIN = f"--sigma 2 --delta 1e-5 --batch-size 100 --steps 80 --model linear --buckets 16 {KEY}"
 
 
 def table(n: int, *, nulls: bool = False, seed: int = 0) -> pa.Table:
