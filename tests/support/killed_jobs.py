@@ -19,8 +19,6 @@ import numpy as np
 import truebatch.batching.make as room
 from truebatch.cli import main
 
-room.RECORD_BYTES, room.PART_BYTES = 10_000, 40_000
-
 
 def forked(line: list[str]) -> int:
     """The command in a process of its own; its number."""
@@ -75,4 +73,5 @@ def stage(out: Path) -> str:
 
 
 if __name__ == "__main__":
+    room.RECORD_BYTES, room.PART_BYTES = 10_000, 40_000  # several files, even of so little
     print(json.dumps(run(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])))
