@@ -94,10 +94,13 @@ class Job:
                 continue  # it ended just now
         return found
 
-    def first_worker(self) -> int:
+    def first_worker(self) -> int | None:
+        """None for a job that had nothing left for workers to do, and ended."""
         until = time.monotonic() + 120
         while not (found := self.workers()):
-            assert self.process.poll() is None
+            if self.process.poll() is not None:
+                assert self.process.returncode == 0
+                return None
             assert time.monotonic() < until
             time.sleep(0.05)
         return found[0]
@@ -128,7 +131,7 @@ def kill_workers(kills: int, place: Path, *, patience: float) -> None:
     """Kill a worker at a random moment of its life; a runner that does not end in time is killed too."""
     rng, rows = np.random.default_rng(SEED), write_rows(place / "rows.parquet")
     whole, job = place / "whole", Job(rows, place / "whole")
-    job.first_worker()
+    assert job.first_worker() is not None
     began = time.monotonic()
     assert job.process.wait(300) == 0
     length, done = time.monotonic() - began, 0
@@ -140,6 +143,8 @@ def kill_workers(kills: int, place: Path, *, patience: float) -> None:
         job = Job(rows, out)
         try:
             worker = job.first_worker()
+            if worker is None:
+                continue
             time.sleep(float(rng.uniform(0, length)))
             if worker in job.workers():
                 os.kill(worker, signal.SIGKILL)
